@@ -1,0 +1,46 @@
+"""Builds the compiled half of tidegate.wire: one extension for each .pyx there.
+
+TIDEGATE_PORTABLE=1 leaves the x86 vector paths out; TIDEGATE_SANITIZE=1 builds with AddressSanitizer.
+"""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+compile_args = ["-O3", "-fno-strict-aliasing", "-Wno-unused-function"]
+link_args = []
+macros = []
+if os.environ.get("TIDEGATE_PORTABLE") == "1":
+    macros.append(("TIDEGATE_PORTABLE", "1"))
+if os.environ.get("TIDEGATE_SANITIZE") == "1":
+    compile_args = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+    link_args = ["-fsanitize=address,undefined"]
+
+headers = [str(path) for path in Path("src/tidegate/wire").glob("*.h")]
+extensions = [
+    Extension(
+        f"tidegate.wire.{path.stem}",
+        [str(path)],
+        include_dirs=["src/tidegate/wire"],
+        depends=headers,
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+        define_macros=macros,
+    )
+    for path in sorted(Path("src/tidegate/wire").glob("*.pyx"))
+]
+setup(
+    ext_modules=cythonize(
+        extensions,
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": True,
+            "wraparound": False,
+            "cdivision": True,
+            "embedsignature": False,
+        },
+        nthreads=0,
+    )
+)

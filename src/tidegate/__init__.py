@@ -1,0 +1,1 @@
+"""TiCDC change feeds in Python."""
