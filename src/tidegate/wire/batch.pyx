@@ -1,0 +1,850 @@
+# cython: freethreading_compatible=False
+"""The change batch: building it from decoded rows, reading it for encoding, and messages written.
+
+Memory is plain C until `finish`, which hands the buffers to Arrow without copying cells.
+"""
+
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.model.types import type_name
+from tidegate.wire.change import CHANGE_SCHEMA, KINDS, MESSAGE_SCHEMA
+
+from tidegate.wire.buffer cimport (
+    Arena,
+    Buffer,
+    Cells,
+    arena_free,
+    arena_keep,
+    arena_take,
+    buffer_add,
+    buffer_add_byte,
+    buffer_add_i32,
+    buffer_free,
+    buffer_reserve,
+    cells_cut,
+    cells_free,
+)
+from tidegate.wire.cursor cimport (
+    FAULT_COLUMNS,
+    FAULT_MEMORY,
+    FAULT_SHAPE,
+    FAULT_TOO_LARGE,
+    Cursor,
+    Span,
+    fail,
+)
+from tidegate.wire.jsonwrite cimport STYLE_PLAIN, json_put_string, put_i64
+from tidegate.wire.text cimport tg_hash
+
+# A word for programs and a sentence for people, for each Fault; the sentence follows
+# "byte N of the value: ".
+FAULTS = (
+    ("none", "nothing is wrong"),
+    ("truncated", "the message ends in the middle of something"),
+    ("trailing", "the message goes on behind its end"),
+    ("syntax", "this is not what the format allows here"),
+    ("utf8", "this text is not valid UTF-8"),
+    ("depth", "this is nested more than 64 levels deep"),
+    ("escape", "this is not a valid escape"),
+    ("number", "this is not a valid number"),
+    ("range", "this number is out of range"),
+    ("type", "a value of another type belongs here"),
+    ("missing", "a member that must be here is missing"),
+    ("duplicate", "this member is here twice"),
+    ("version", "this protocol version is not known; version 1 is"),
+    ("magic", "the message does not begin with the protocol's mark"),
+    ("checksum", "the checksum does not match the content"),
+    ("length", "this length goes beyond the message"),
+    ("base64", "this is not valid base64"),
+    ("binary", "this text does not stand for bytes"),
+    ("columns", "the columns do not fit together"),
+    ("kind", "this kind of event is not known"),
+    ("union", "this Avro union or enum index does not exist"),
+    ("empty", "the message is empty"),
+    ("too-large", "the message does not fit into this batch; decode it in smaller batches"),
+    ("memory", "there was not enough memory for this message"),
+    ("compression", "the message could not be decompressed"),
+    ("claim-check", "the claim-check object could not be used"),
+    ("temporal", "this is not a valid date or time"),
+    ("shape", "two different column lists have the same shape id"),
+    ("key", "the message's key is not what this protocol has"),
+    ("value", "this value does not fit its column"),
+)
+
+cdef bytes _type_texts[256][4]
+cdef Span _type_spans[256][4]
+_kept_alive = []
+
+
+def _fill_type_texts() -> None:
+    """Type names by code and by the two flag bits that matter, BINARY (1) and UNSIGNED (128)."""
+    cdef int code, variant
+    cdef bytes text
+    for code in range(256):
+        for variant in range(4):
+            try:
+                text = type_name(code, (variant & 1) | (128 if variant & 2 else 0)).encode()
+            except (ValueError, KeyError):
+                text = b""
+            _kept_alive.append(text)
+            _type_spans[code][variant].p = text
+            _type_spans[code][variant].n = len(text)
+
+
+_fill_type_texts()
+
+
+cdef inline void _no_span(Span *span) noexcept nogil:
+    span.p = NULL
+    span.n = 0
+
+
+cdef inline bint _same_span(const Span *a, const Span *b) noexcept nogil:
+    return a.n == b.n and (a.p == NULL) == (b.p == NULL) and (a.n == 0 or memcmp(a.p, b.p, a.n) == 0)
+
+
+cdef class _Memory:
+    """Owns a malloc'ed block for an Arrow buffer."""
+    cdef uint8_t *data
+
+    def __dealloc__(self):
+        free(self.data)
+
+
+cdef object _give(Buffer *b):
+    """The buffer's bytes as an Arrow buffer that owns them; b is empty afterwards."""
+    cdef _Memory memory = _Memory.__new__(_Memory)
+    cdef size_t used = b.used
+    cdef uint8_t *data
+    if b.data == NULL:
+        return pa.py_buffer(b"")
+    data = <uint8_t *>realloc(b.data, used if used else 1)
+    memory.data = data if data != NULL else b.data
+    b.data = NULL
+    b.used = 0
+    b.size = 0
+    return pa.foreign_buffer(<size_t>memory.data, used, memory)
+
+
+cdef object _bitmap(const uint8_t *valid, size_t count):
+    """A bitmap from a byte a value, or None when all are set."""
+    cdef size_t i, nulls = 0
+    cdef Buffer bits
+    for i in range(count):
+        nulls += valid[i] == 0
+    if nulls == 0:
+        return None
+    memset(&bits, 0, sizeof(Buffer))
+    if buffer_reserve(&bits, (count + 7) // 8) < 0:
+        raise MemoryError
+    memset(bits.data, 0, (count + 7) // 8)
+    bits.used = (count + 7) // 8
+    for i in range(count):
+        bits.data[i >> 3] |= (valid[i] != 0) << (i & 7)
+    return _give(&bits)
+
+
+cdef class _Strings:
+    """A string or binary column put together value by value."""
+    cdef Buffer text, ends, valid
+    cdef size_t count
+
+    def __cinit__(self):
+        buffer_add_i32(&self.ends, 0)
+
+    def __dealloc__(self):
+        buffer_free(&self.text)
+        buffer_free(&self.ends)
+        buffer_free(&self.valid)
+
+    cdef int add(self, const Span *text) except -1:
+        if text.p != NULL and buffer_add(&self.text, text.p, text.n) < 0:
+            raise MemoryError
+        if self.text.used > INT32_MAX:
+            raise OverflowError("a column of this batch is over 2 GiB; decode in smaller batches")
+        if buffer_add_i32(&self.ends, <int32_t>self.text.used) < 0 or \
+                buffer_add_byte(&self.valid, text.p != NULL) < 0:
+            raise MemoryError
+        self.count += 1
+        return 0
+
+    cdef object finish(self, object type):
+        validity = _bitmap(self.valid.data, self.count)
+        return pa.Array.from_buffers(
+            type, self.count, [validity, _give(&self.ends), _give(&self.text)]
+        )
+
+
+cdef object _cells_array(Cells *cells, Buffer *list_ends, Buffer *list_valid, size_t rows):
+    cdef Buffer offsets
+    cdef size_t count = cells.count
+    memset(&offsets, 0, sizeof(Buffer))
+    if buffer_reserve(&offsets, 4 * (count + 1)) < 0:
+        raise MemoryError
+    (<int32_t *>offsets.data)[0] = 0
+    if count:
+        memcpy(offsets.data + 4, cells.ends.data, 4 * count)
+    offsets.used = 4 * (count + 1)
+    validity = _bitmap(cells.valid.data, count)
+    buffer_free(&cells.ends)
+    buffer_free(&cells.valid)
+    strings = pa.Array.from_buffers(
+        pa.string(), count, [validity, _give(&offsets), _give(&cells.text)]
+    )
+    return pa.Array.from_buffers(
+        pa.list_(pa.string()),
+        rows,
+        [_bitmap(list_valid.data, rows), _give(list_ends)],
+        children=[strings],
+    )
+
+
+cdef class BatchBuilder:
+
+    def __cinit__(self):
+        self.shape_bucket_count = 256
+        self.name_bucket_count = 256
+        self.shape_buckets = <int32_t *>malloc(256 * sizeof(int32_t))
+        self.name_buckets = <int32_t *>malloc(256 * sizeof(int32_t))
+        if self.shape_buckets == NULL or self.name_buckets == NULL:
+            raise MemoryError
+        memset(self.shape_buckets, 0xff, 256 * sizeof(int32_t))
+        memset(self.name_buckets, 0xff, 256 * sizeof(int32_t))
+
+    def __dealloc__(self):
+        cells_free(&self.after)
+        cells_free(&self.before)
+        buffer_free(&self.missing)
+        buffer_free(&self.scratch)
+        buffer_free(&self.rows)
+        buffer_free(&self.extras)
+        buffer_free(&self.shapes)
+        buffer_free(&self.names)
+        buffer_free(&self.canonical)
+        arena_free(&self.arena)
+        free(self.shape_buckets)
+        free(self.name_buckets)
+
+    cdef int begin_message(self, int32_t message, size_t size) noexcept nogil:
+        """size: the bytes of key and value, for what may have to be decoded aside."""
+        self.message = message
+        self.event = 0
+        self.claims = 0
+        self.mark_rows = self.rows.used
+        self.mark_after = self.after.count
+        self.mark_before = self.before.count
+        self.mark_missing = self.missing.used
+        self.mark_extras = self.extras.used
+        self.scratch.used = 0
+        return buffer_reserve(&self.scratch, size + 64)
+
+    cdef void rollback(self) noexcept nogil:
+        self.rows.used = self.mark_rows
+        self.missing.used = self.mark_missing
+        self.extras.used = self.mark_extras
+        cells_cut(&self.after, self.mark_after)
+        cells_cut(&self.before, self.mark_before)
+        self.event = 0
+        self.claims = 0
+
+    cdef int reject(self, Cursor *c, const uint8_t *detail, size_t detail_size) noexcept nogil:
+        """Takes the message back and puts an error row in its place; -1 only without memory."""
+        cdef Row row
+        cdef Extra *extra
+        cdef Span text
+        self.rollback()
+        row_init(&row, KIND_ERROR)
+        extra = self.new_extra(&row)
+        if extra == NULL:
+            return -1
+        extra.fault = c.fault
+        extra.position = c.fault_at - c.start
+        extra.in_key = c.in_key
+        if detail_size:
+            text.p = detail
+            text.n = detail_size
+            if self.keep(&text, &extra.detail) < 0:
+                return -1
+        return self.add_row(c, &row)
+
+    cdef int keep(self, const Span *text, Span *out) noexcept nogil:
+        """A copy that lives as long as the batch is being built."""
+        return arena_keep(&self.arena, text.p, text.n, out)
+
+    cdef int intern_names(self, const Span *database, const Span *table) noexcept nogil:
+        """The index of this pair; a span with p == NULL is null. -1 without memory."""
+        cdef uint64_t h = tg_hash(database.p, database.n, 1) ^ tg_hash(table.p, table.n, 2)
+        cdef size_t bucket = h & (self.name_bucket_count - 1)
+        cdef int32_t index = self.name_buckets[bucket]
+        cdef Names *entry
+        cdef Names fresh
+        while index >= 0:
+            entry = <Names *>self.names.data + index
+            if _same_span(&entry.database, database) and _same_span(&entry.table, table):
+                return index
+            index = entry.next
+        _no_span(&fresh.database)
+        _no_span(&fresh.table)
+        if database.p != NULL and self.keep(database, &fresh.database) < 0:
+            return -1
+        if table.p != NULL and self.keep(table, &fresh.table) < 0:
+            return -1
+        fresh.next = self.name_buckets[bucket]
+        index = <int32_t>(self.names.used // sizeof(Names))
+        if buffer_add(&self.names, <const uint8_t *>&fresh, sizeof(Names)) < 0:
+            return -1
+        self.name_buckets[bucket] = index
+        return index
+
+    cdef int _canonical_span(self, const Span *text) noexcept nogil:
+        if buffer_add_i32(&self.canonical, -1 if text.p == NULL else <int32_t>text.n) < 0:
+            return -1
+        return buffer_add(&self.canonical, text.p, text.n)
+
+    cdef int register_shape(self, Cursor *c, const Span *database, const Span *table,
+                            const ShapeColumn *columns, int32_t count) noexcept nogil:
+        """The index of the shape with these columns; spans are copied. -1: a fault, noted in c.
+
+        The id is the stable hash of a canonical form: for each string a 32-bit length (-1: null)
+        and its bytes, for each number 32 bits, little-endian.
+        """
+        cdef uint64_t h
+        cdef size_t bucket
+        cdef int32_t i, index
+        cdef Shape *known
+        cdef Shape fresh
+        if count > MAX_COLUMNS:
+            return fail(c, FAULT_COLUMNS)
+        self.canonical.used = 0
+        if self._canonical_span(database) < 0 or self._canonical_span(table) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(count):
+            if self._canonical_span(&columns[i].name) < 0 or \
+                    self._canonical_span(&columns[i].type) < 0 or \
+                    self._canonical_span(&columns[i].zone) < 0 or \
+                    buffer_add_i32(&self.canonical, columns[i].code) < 0 or \
+                    buffer_add_i32(&self.canonical, columns[i].flags) < 0 or \
+                    buffer_add_i32(&self.canonical, columns[i].key) < 0:
+                return fail(c, FAULT_MEMORY)
+        h = tg_hash(self.canonical.data, self.canonical.used, 0) & <uint64_t>0x7fffffffffffffff
+        bucket = h & (self.shape_bucket_count - 1)
+        index = self.shape_buckets[bucket]
+        while index >= 0:
+            known = self.shape(index)
+            if known.id == <int64_t>h:
+                if known.canonical.n == self.canonical.used and \
+                        memcmp(known.canonical.p, self.canonical.data, known.canonical.n) == 0:
+                    return index
+                return fail(c, FAULT_SHAPE)
+            index = known.next
+        fresh.id = <int64_t>h
+        fresh.count = count
+        fresh.names = self.intern_names(database, table)
+        fresh.columns = <ShapeColumn *>arena_take(&self.arena, count * sizeof(ShapeColumn))
+        fresh.canonical.n = self.canonical.used
+        if fresh.names < 0 or fresh.columns == NULL or \
+                arena_keep(&self.arena, self.canonical.data, self.canonical.used, &fresh.canonical) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(count):
+            fresh.columns[i] = columns[i]
+            if self.keep(&columns[i].name, &fresh.columns[i].name) < 0 or \
+                    (columns[i].type.n and self.keep(&columns[i].type, &fresh.columns[i].type) < 0) or \
+                    (columns[i].zone.n and self.keep(&columns[i].zone, &fresh.columns[i].zone) < 0):
+                return fail(c, FAULT_MEMORY)
+        fresh.next = self.shape_buckets[bucket]
+        index = <int32_t>(self.shapes.used // sizeof(Shape))
+        if buffer_add(&self.shapes, <const uint8_t *>&fresh, sizeof(Shape)) < 0:
+            return fail(c, FAULT_MEMORY)
+        self.shape_buckets[bucket] = index
+        if <size_t>index > self.shape_bucket_count * 2:
+            self._rehash_shapes()
+        return index
+
+    cdef void _rehash_shapes(self) noexcept nogil:
+        cdef size_t count = self.shape_bucket_count * 8
+        cdef int32_t *buckets = <int32_t *>malloc(count * sizeof(int32_t))
+        cdef int32_t i
+        cdef size_t bucket
+        if buckets == NULL:
+            return
+        memset(buckets, 0xff, count * sizeof(int32_t))
+        for i in range(<int32_t>(self.shapes.used // sizeof(Shape))):
+            bucket = <uint64_t>self.shape(i).id & (count - 1)
+            self.shape(i).next = buckets[bucket]
+            buckets[bucket] = i
+        free(self.shape_buckets)
+        self.shape_buckets = buckets
+        self.shape_bucket_count = count
+
+    cdef Shape *shape(self, int32_t index) noexcept nogil:
+        """Valid until the next register_shape (its columns stay where they are)."""
+        return <Shape *>self.shapes.data + index
+
+    cdef Extra *new_extra(self, Row *row) noexcept nogil:
+        """The row's Extra (made at the first call), or NULL. Valid until the next row's first call."""
+        cdef Extra fresh
+        if row.extra < 0:
+            memset(&fresh, 0, sizeof(Extra))
+            fresh.ddl_code = -1
+            row.extra = <int32_t>(self.extras.used // sizeof(Extra))
+            if buffer_add(&self.extras, <const uint8_t *>&fresh, sizeof(Extra)) < 0:
+                row.extra = -1
+                return NULL
+        return <Extra *>self.extras.data + row.extra
+
+    cdef uint8_t *new_missing(self, Row *row, int32_t columns) noexcept nogil:
+        """An all-zero bitmap for the row's `before`; NULL without memory."""
+        cdef size_t n = (<size_t>columns + 7) // 8
+        cdef uint8_t *bits
+        if buffer_reserve(&self.missing, n) < 0:
+            return NULL
+        row.missing = <int32_t>self.missing.used
+        row.has |= HAS_MISSING
+        bits = self.missing.data + self.missing.used
+        memset(bits, 0, n)
+        self.missing.used += n
+        return bits
+
+    cdef int add_row(self, Cursor *c, Row *row) noexcept nogil:
+        """Ends the row: its cells must be there, as many as its shape has columns."""
+        if self.after.text.used > INT32_MAX or self.before.text.used > INT32_MAX or \
+                self.missing.used > INT32_MAX or self.rows.used // sizeof(Row) >= INT32_MAX // 64:
+            return fail(c, FAULT_TOO_LARGE)
+        row.message = self.message
+        row.event = self.event
+        row.after_end = <int32_t>self.after.count
+        row.before_end = <int32_t>self.before.count
+        if row.shape >= 0:
+            row.names = self.shape(row.shape).names
+        if row.extra >= 0 and (<Extra *>self.extras.data + row.extra).claim_check.p != NULL:
+            self.claims += 1
+        self.event += 1
+        if buffer_add(&self.rows, <const uint8_t *>row, sizeof(Row)) < 0:
+            return fail(c, FAULT_MEMORY)
+        return 0
+
+    cdef int _write_shape(self, Buffer *b, const Shape *shape) noexcept nogil:
+        """The JSON of a shape's schema event."""
+        cdef int32_t i
+        cdef ShapeColumn *column
+        cdef Span type
+        if buffer_add(b, b'{"columns":[', 12) < 0:
+            return -1
+        for i in range(shape.count):
+            column = &shape.columns[i]
+            if buffer_add(b, b',{"name":' + (i == 0), 9 - (i == 0)) < 0:
+                return -1
+            if json_put_string(b, column.name.p, column.name.n, column.name.p + column.name.n, STYLE_PLAIN) < 0:
+                return -1
+            type = column.type
+            if type.n == 0 and column.code >= 0:
+                type = _type_spans[column.code & 255][
+                    0 if column.flags < 0 else (column.flags & 1) | ((column.flags >> 6) & 2)
+                ]
+            if type.n:
+                if buffer_add(b, b',"type":', 8) < 0 or \
+                        json_put_string(b, type.p, type.n, type.p + type.n, STYLE_PLAIN) < 0:
+                    return -1
+            if column.code >= 0 and (buffer_add(b, b',"code":', 8) < 0 or put_i64(b, column.code) < 0):
+                return -1
+            if column.flags >= 0 and (buffer_add(b, b',"flags":', 9) < 0 or put_i64(b, column.flags) < 0):
+                return -1
+            if column.key and buffer_add(b, b',"key":true', 11) < 0:
+                return -1
+            if column.zone.n and (
+                buffer_add(b, b',"zone":', 8) < 0
+                or json_put_string(b, column.zone.p, column.zone.n, column.zone.p + column.zone.n, STYLE_PLAIN) < 0
+            ):
+                return -1
+            if buffer_add_byte(b, c'}') < 0:
+                return -1
+        return buffer_add(b, b']}', 2)
+
+    def finish(self, topics, partitions, offsets, keys, values):
+        """The RecordBatch. topics: None, one name, or an array as long as the messages; partitions
+        and offsets: None or arrays; keys and values: the messages, for the raw bytes of errors."""
+        cdef size_t count = self.rows.used // sizeof(Row)
+        cdef size_t shape_count = self.shapes.used // sizeof(Shape)
+        cdef Row *rows = <Row *>self.rows.data
+        cdef int32_t *first_message = <int32_t *>malloc((shape_count + 1) * sizeof(int32_t))
+        cdef size_t i, total, seen = 0
+        cdef Py_ssize_t j
+        cdef int32_t s
+        cdef Row *row
+        cdef Extra *extra
+        cdef Names *names
+        cdef Span none
+        cdef Span text
+        cdef _Strings kind = _Strings(), database = _Strings(), table = _Strings()
+        cdef _Strings schema = _Strings(), missing = _Strings()
+        cdef Buffer message, event, commit_ts, table_id, shape, version, flags, scratch
+        cdef Buffer has_ts, has_id, has_shape, has_version
+        cdef Buffer after_ends, after_valid, before_ends, before_valid
+        cdef bint any_missing = False, any_extra = False, any_error = False
+        cdef Span kinds[7]
+        if first_message == NULL:
+            raise MemoryError
+        memset(first_message, 0xff, (shape_count + 1) * sizeof(int32_t))
+        kept = [name.encode() for name in KINDS]
+        for j in range(7):
+            kinds[j].p = <const uint8_t *><const char *>kept[j]
+            kinds[j].n = len(kept[j])
+        _no_span(&none)
+        for i in range(count):
+            row = &rows[i]
+            if row.shape >= 0 and first_message[row.shape] < 0:
+                first_message[row.shape] = row.message
+                seen += 1
+        total = count + seen
+        for b in range(1):
+            memset(&message, 0, sizeof(Buffer)); memset(&event, 0, sizeof(Buffer))
+            memset(&commit_ts, 0, sizeof(Buffer)); memset(&table_id, 0, sizeof(Buffer))
+            memset(&shape, 0, sizeof(Buffer)); memset(&version, 0, sizeof(Buffer))
+            memset(&flags, 0, sizeof(Buffer)); memset(&scratch, 0, sizeof(Buffer))
+            memset(&has_ts, 0, sizeof(Buffer)); memset(&has_id, 0, sizeof(Buffer))
+            memset(&has_shape, 0, sizeof(Buffer)); memset(&has_version, 0, sizeof(Buffer))
+            memset(&after_ends, 0, sizeof(Buffer)); memset(&after_valid, 0, sizeof(Buffer))
+            memset(&before_ends, 0, sizeof(Buffer)); memset(&before_valid, 0, sizeof(Buffer))
+        try:
+            for column in range(1):
+                if buffer_reserve(&message, 4 * total) < 0 or buffer_reserve(&event, 4 * total) < 0 or \
+                        buffer_reserve(&commit_ts, 8 * total) < 0 or buffer_reserve(&table_id, 8 * total) < 0 or \
+                        buffer_reserve(&shape, 8 * total) < 0 or buffer_reserve(&version, 8 * total) < 0 or \
+                        buffer_reserve(&flags, 4 * total) < 0 or \
+                        buffer_reserve(&has_ts, total) < 0 or buffer_reserve(&has_id, total) < 0 or \
+                        buffer_reserve(&has_shape, total) < 0 or buffer_reserve(&has_version, total) < 0 or \
+                        buffer_reserve(&after_ends, 4 * (total + 1)) < 0 or buffer_reserve(&after_valid, total) < 0 or \
+                        buffer_reserve(&before_ends, 4 * (total + 1)) < 0 or buffer_reserve(&before_valid, total) < 0:
+                    raise MemoryError
+            message.used = event.used = flags.used = 4 * total
+            commit_ts.used = table_id.used = shape.used = version.used = 8 * total
+            after_ends.used = before_ends.used = 4 * (total + 1)
+            (<int32_t *>after_ends.data)[0] = 0
+            (<int32_t *>before_ends.data)[0] = 0
+            # One schema row for each shape in use, in the order of first use, then the rows.
+            i = 0
+            for j in range(<Py_ssize_t>shape_count):
+                if first_message[j] < 0:
+                    continue
+                (<int32_t *>message.data)[i] = first_message[j]
+                (<int32_t *>event.data)[i] = -1
+                (<int64_t *>commit_ts.data)[i] = 0
+                (<int64_t *>table_id.data)[i] = 0
+                (<int64_t *>shape.data)[i] = self.shape(<int32_t>j).id
+                (<int64_t *>version.data)[i] = 0
+                (<int32_t *>flags.data)[i] = 0
+                (<int32_t *>after_ends.data)[i + 1] = 0
+                (<int32_t *>before_ends.data)[i + 1] = 0
+                has_ts.data[i] = has_id.data[i] = has_version.data[i] = 0
+                has_shape.data[i] = 1
+                after_valid.data[i] = before_valid.data[i] = 0
+                kind.add(&kinds[KIND_SCHEMA])
+                names = <Names *>self.names.data + self.shape(<int32_t>j).names
+                database.add(&names.database)
+                table.add(&names.table)
+                scratch.used = 0
+                if self._write_shape(&scratch, self.shape(<int32_t>j)) < 0:
+                    raise MemoryError
+                text.p = scratch.data
+                text.n = scratch.used
+                schema.add(&text)
+                i += 1
+            for j in range(<Py_ssize_t>count):
+                row = &rows[j]
+                (<int32_t *>message.data)[i] = row.message
+                (<int32_t *>event.data)[i] = row.event
+                (<int64_t *>commit_ts.data)[i] = row.commit_ts
+                (<int64_t *>table_id.data)[i] = row.table_id
+                (<int64_t *>shape.data)[i] = self.shape(row.shape).id if row.shape >= 0 else 0
+                (<int64_t *>version.data)[i] = row.schema_version
+                (<int32_t *>flags.data)[i] = row.flags
+                (<int32_t *>after_ends.data)[i + 1] = row.after_end
+                (<int32_t *>before_ends.data)[i + 1] = row.before_end
+                has_ts.data[i] = (row.has & HAS_COMMIT_TS) != 0
+                has_id.data[i] = (row.has & HAS_TABLE_ID) != 0
+                has_shape.data[i] = row.shape >= 0
+                has_version.data[i] = (row.has & HAS_SCHEMA_VERSION) != 0
+                after_valid.data[i] = (row.has & HAS_AFTER) != 0
+                before_valid.data[i] = (row.has & HAS_BEFORE) != 0
+                kind.add(&kinds[row.kind])
+                if row.names >= 0:
+                    names = <Names *>self.names.data + row.names
+                    database.add(&names.database)
+                    table.add(&names.table)
+                else:
+                    database.add(&none)
+                    table.add(&none)
+                any_missing |= (row.has & HAS_MISSING) != 0
+                any_extra |= row.extra >= 0
+                any_error |= row.kind == KIND_ERROR
+                if row.extra >= 0:
+                    schema.add(&(<Extra *>self.extras.data + row.extra).schema)
+                else:
+                    schema.add(&none)
+                i += 1
+            if any_missing:
+                for i in range(seen):
+                    missing.add(&none)
+                for i in range(count):
+                    if rows[i].has & HAS_MISSING:
+                        text.p = self.missing.data + rows[i].missing
+                        text.n = (<size_t>self.shape(rows[i].shape).count + 7) // 8
+                        missing.add(&text)
+                    else:
+                        missing.add(&none)
+            columns = {
+                "kind": kind.finish(pa.string()),
+                "commit_ts": self._numbers(pa.int64(), &commit_ts, &has_ts, total),
+                "database": database.finish(pa.string()),
+                "table": table.finish(pa.string()),
+                "table_id": self._numbers(pa.int64(), &table_id, &has_id, total),
+                "shape": self._numbers(pa.int64(), &shape, &has_shape, total),
+                "schema_version": self._numbers(pa.int64(), &version, &has_version, total),
+                "after": _cells_array(&self.after, &after_ends, &after_valid, total),
+                "before": _cells_array(&self.before, &before_ends, &before_valid, total),
+                "event": self._numbers(pa.int32(), &event, NULL, total),
+                "flags": self._numbers(pa.int32(), &flags, NULL, total),
+                "schema": schema.finish(pa.string()),
+            }
+            positions = self._numbers(pa.int32(), &message, NULL, total)
+            if any_missing:
+                columns["before_missing"] = missing.finish(pa.binary())
+            if any_extra:
+                self._extra_columns(columns, seen, count)
+            columns.update(_places(positions, total, topics, partitions, offsets))
+            if any_error:
+                is_error = pc.equal(columns["kind"], "error")
+                wanted = pc.if_else(is_error, positions, pa.scalar(None, pa.int32()))
+                columns["raw_key"] = _taken(keys, wanted, total)
+                columns["raw_value"] = _taken(values, wanted, total)
+        finally:
+            free(first_message)
+            buffer_free(&message); buffer_free(&event); buffer_free(&commit_ts)
+            buffer_free(&table_id); buffer_free(&shape); buffer_free(&version)
+            buffer_free(&flags); buffer_free(&scratch)
+            buffer_free(&has_ts); buffer_free(&has_id); buffer_free(&has_shape)
+            buffer_free(&has_version); buffer_free(&after_ends); buffer_free(&after_valid)
+            buffer_free(&before_ends); buffer_free(&before_valid)
+        return pa.RecordBatch.from_arrays(
+            [
+                columns[field.name] if field.name in columns else pa.nulls(total, field.type)
+                for field in CHANGE_SCHEMA
+            ],
+            schema=CHANGE_SCHEMA,
+        )
+
+    cdef object _numbers(self, object type, Buffer *data, Buffer *has, size_t total):
+        validity = None if has == NULL else _bitmap(has.data, total)
+        return pa.Array.from_buffers(type, total, [validity, _give(data)])
+
+    def _extra_columns(self, dict columns, size_t seen, size_t count):
+        """The columns only few rows have; Python lists are fine here."""
+        cdef Row *rows = <Row *>self.rows.data
+        cdef Extra *extra
+        cdef size_t i
+        cdef list ddl = [None] * (seen + count), checksum = [None] * (seen + count)
+        cdef list claim = [None] * (seen + count), error = [None] * (seen + count)
+        for i in range(count):
+            if rows[i].extra < 0:
+                continue
+            extra = <Extra *>self.extras.data + rows[i].extra
+            if rows[i].kind == KIND_DDL:
+                ddl[seen + i] = {
+                    "type": _text(&extra.ddl_type),
+                    "code": extra.ddl_code if extra.ddl_code >= 0 else None,
+                    "query": _text(&extra.query),
+                }
+            if extra.has_checksum:
+                checksum[seen + i] = {
+                    "version": extra.checksum.version,
+                    "corrupted": extra.checksum.corrupted,
+                    "current": extra.checksum.current,
+                    "previous": extra.checksum.previous,
+                }
+            claim[seen + i] = _text(&extra.claim_check)
+            if rows[i].kind == KIND_ERROR:
+                code, reason = FAULTS[extra.fault]
+                part = "key" if extra.in_key else "value"
+                detail = _text(&extra.detail)
+                error[seen + i] = {
+                    "code": code,
+                    "reason": f"byte {extra.position} of the {part}: {reason}"
+                    + (f" ({detail})" if detail else ""),
+                    "part": part,
+                    "position": extra.position,
+                }
+        for name, values in (("ddl", ddl), ("checksum", checksum), ("claim_check", claim), ("error", error)):
+            columns[name] = pa.array(values, CHANGE_SCHEMA.field(name).type)
+
+
+cdef object _text(const Span *text):
+    return None if text.p == NULL else (<const char *>text.p)[:text.n].decode("utf-8", "replace")
+
+
+def _taken(array, positions, total):
+    if array is None:
+        return pa.nulls(total, pa.binary())
+    return array.take(positions)
+
+
+def _places(positions, total, topics, partitions, offsets) -> dict:
+    """topic, partition, offset of each row."""
+    if topics is None:
+        topic = pa.nulls(total, pa.string())
+    elif isinstance(topics, str):
+        topic = pa.repeat(topics, total)
+    else:
+        topic = topics.take(positions)
+    partition = pa.nulls(total, pa.int32()) if partitions is None else partitions.take(positions)
+    offset = pa.nulls(total, pa.int64()) if offsets is None else offsets.take(positions)
+    return {"topic": topic, "partition": partition, "offset": offset}
+
+
+cdef class Decoder:
+    def __cinit__(self):
+        self.out = BatchBuilder()
+
+    cdef int message(self, Message *m, Cursor *c) noexcept nogil:
+        return -1
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+cdef const uint8_t *_address(object buffer) except? NULL:
+    return NULL if buffer is None else <const uint8_t *><size_t>buffer.address
+
+
+cdef void _view_strings(StringsView *view, object array):
+    buffers = array.buffers()
+    view.valid = _address(buffers[0])
+    view.valid_base = array.offset
+    view.ends = <const int32_t *>_address(buffers[1]) + array.offset
+    view.text = _address(buffers[2])
+
+
+cdef void _view_longs(LongsView *view, object array):
+    buffers = array.buffers()
+    view.valid = _address(buffers[0])
+    view.valid_base = array.offset
+    view.values = <const int64_t *>_address(buffers[1]) + array.offset
+
+
+cdef void _view_cells(CellsView *view, object array):
+    buffers = array.buffers()
+    child = array.values
+    inner = child.buffers()
+    view.lists_valid = _address(buffers[0])
+    view.lists_base = array.offset
+    view.lists = <const int32_t *>_address(buffers[1]) + array.offset
+    view.valid = _address(inner[0])
+    view.valid_base = child.offset
+    view.ends = <const int32_t *>_address(inner[1]) + child.offset
+    view.text = _address(inner[2])
+    view.limit = view.text + (inner[2].size if inner[2] is not None else 0)
+
+
+cdef class BatchReader:
+    def __cinit__(self, batch):
+        cdef Py_ssize_t i
+        if batch.schema != CHANGE_SCHEMA:
+            batch = batch.select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA)
+        self.batch = batch
+        self.count = batch.num_rows
+        codes = pc.index_in(batch.column("kind"), value_set=pa.array(KINDS))
+        if codes.null_count:
+            raise ValueError(f"a change batch has only the kinds {', '.join(KINDS)}")
+        self.kinds = <uint8_t *>malloc(self.count + 1)
+        if self.kinds == NULL:
+            raise MemoryError
+        kinds = codes.cast(pa.uint8())
+        if self.count:
+            memcpy(self.kinds, _address(kinds.buffers()[1]) + kinds.offset, self.count)
+        ddl = batch.column("ddl").flatten()
+        checksum = batch.column("checksum").flatten()
+        self.keep_alive = [ddl, checksum]
+        _view_cells(&self.after, batch.column("after"))
+        _view_cells(&self.before, batch.column("before"))
+        _view_strings(&self.database, batch.column("database"))
+        _view_strings(&self.table, batch.column("table"))
+        _view_strings(&self.missing, batch.column("before_missing"))
+        _view_strings(&self.ddl_type, ddl[0])
+        _view_strings(&self.query, ddl[2])
+        _view_strings(&self.schema, batch.column("schema"))
+        _view_strings(&self.claim_check, batch.column("claim_check"))
+        _view_longs(&self.commit_ts, batch.column("commit_ts"))
+        _view_longs(&self.table_id, batch.column("table_id"))
+        _view_longs(&self.shape, batch.column("shape"))
+        _view_longs(&self.schema_version, batch.column("schema_version"))
+        _view_longs(&self.current, checksum[2])
+        _view_longs(&self.previous, checksum[3])
+        flags = batch.column("flags")
+        self.flags = <const int32_t *>_address(flags.buffers()[1]) + flags.offset
+
+    def __dealloc__(self):
+        free(self.kinds)
+
+    cdef bint carried(self, int64_t row, int32_t column) noexcept nogil:
+        """Whether the row's `before` carries this column."""
+        cdef Span bits
+        if not string_at(&self.missing, row, &bits) or <size_t>(column >> 3) >= bits.n:
+            return True
+        return not (bits.p[column >> 3] >> (column & 7)) & 1
+
+    cpdef object checksum(self, int64_t row):
+        """The row's checksum as a dict, or None."""
+        return self.batch.column("checksum")[row].as_py()
+
+    cpdef object ddl_code(self, int64_t row):
+        return self.keep_alive[0][1][row].as_py()
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+cdef class MessageBuilder:
+    def __cinit__(self):
+        buffer_add_i32(&self.key_ends, 0)
+        buffer_add_i32(&self.value_ends, 0)
+
+    def __dealloc__(self):
+        buffer_free(&self.key)
+        buffer_free(&self.value)
+        buffer_free(&self.key_ends)
+        buffer_free(&self.key_valid)
+        buffer_free(&self.value_ends)
+        buffer_free(&self.rows)
+        buffer_free(&self.events)
+
+    cdef int end(self, bint has_key, int32_t row, int32_t events) except -1:
+        """What was added to key and value since the last message is a message."""
+        if self.key.used > INT32_MAX or self.value.used > INT32_MAX:
+            raise OverflowError("the messages of one batch exceed 2 GiB; encode smaller batches")
+        if buffer_add_i32(&self.key_ends, <int32_t>self.key.used) < 0 or \
+                buffer_add_byte(&self.key_valid, has_key) < 0 or \
+                buffer_add_i32(&self.value_ends, <int32_t>self.value.used) < 0 or \
+                buffer_add_i32(&self.rows, row) < 0 or buffer_add_i32(&self.events, events) < 0:
+            raise MemoryError
+        self.count += 1
+        return 0
+
+    cpdef object finish(self):
+        """The messages as a RecordBatch of MESSAGE_SCHEMA."""
+        count = self.count
+        validity = _bitmap(self.key_valid.data, count)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.Array.from_buffers(
+                    pa.binary(), count, [validity, _give(&self.key_ends), _give(&self.key)]
+                ),
+                pa.Array.from_buffers(
+                    pa.binary(), count, [None, _give(&self.value_ends), _give(&self.value)]
+                ),
+                pa.Array.from_buffers(pa.int32(), count, [None, _give(&self.rows)]),
+                pa.Array.from_buffers(pa.int32(), count, [None, _give(&self.events)]),
+            ],
+            schema=MESSAGE_SCHEMA,
+        )
