@@ -1,0 +1,122 @@
+# Everything a contributor runs. `make` alone lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+MINUTES ?= 5
+ARGS ?=
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --quiet --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --progress-bar off --constraint constraints.txt
+
+# What the compiled modules are made from, and what the whole package is made from.
+COMPILED_FROM := setup.py $(shell find src -name '*.pyx' -o -name '*.pxd' -o -name '*.h')
+PACKAGE_FROM := $(COMPILED_FROM) pyproject.toml $(shell find src -name '*.py' -o -name '*.pyi' -o -name py.typed)
+
+# A stamp is touched when its step is done; a newer prerequisite repeats the step. Those of the
+# virtual environment live in it, those of compiled code in build/, so that each goes with its work.
+VENV_MADE := $(VENV)/.made
+TOOLS_IN := $(VENV)/.build-tools
+PACKAGES_IN := $(VENV)/.packages
+BUILT := build/.built
+PORTABLE := build/portable
+SANITIZED := build/sanitize
+
+# setup.py itself decides what is out of date, except for its own flags and directives:
+# where it is newer than the stamp, everything is made again.
+COMPILE = PYTHONDONTWRITEBYTECODE= TIDEGATE_JOBS=$(JOBS) $(if $(filter setup.py,$?),CYTHON_FORCE_REGEN=1) $(RUN) setup.py --quiet
+FORCE = $(if $(filter setup.py,$?),--force)
+
+.PHONY: help
+help: ## list the targets
+	@echo "usage: make TARGET [PYTHON=python3] [JOBS=$(JOBS)]"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+
+.PHONY: setup
+setup: $(PACKAGES_IN) $(BUILT) ## make .venv, install pinned packages, compile; skipped where up to date
+
+$(VENV_MADE):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Tidegate needs Python 3.11 or newer; try: make setup PYTHON=python3.12"; exit 1; }
+	@echo "setup: making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(TOOLS_IN): constraints.txt | $(VENV_MADE)
+	@echo "setup: installing the build tools"
+	@$(INSTALL) setuptools Cython
+	@touch $@
+
+$(BUILT): $(COMPILED_FROM) | $(TOOLS_IN)
+	@echo "setup: compiling tidegate.wire"
+	@$(COMPILE) build_ext --inplace --parallel $(JOBS) $(FORCE)
+	@mkdir -p $(@D) && touch $@
+
+# After the compilation: the editable install then finds it done instead of doing it on one core.
+$(PACKAGES_IN): constraints.txt pyproject.toml | $(TOOLS_IN) $(BUILT)
+	@echo "setup: installing the packages of constraints.txt, and tidegate itself (editable)"
+	@$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: setup ## show Tidegate at work; needs no Kafka and no TiDB
+	@$(RUN) -m tidegate.cli demo
+
+.PHONY: test
+test: lint ## run every check: lint, types, tests, and the wire tests on the portable build
+	@echo "test: pytest"
+	@$(RUN) -m pytest $(ARGS)
+	@$(MAKE) portable
+
+.PHONY: portable
+portable: setup $(PORTABLE)/.built ## run the wire tests on a build without vector instructions
+	@echo "test: the wire tests on the portable build"
+	@PYTHONPATH=$(PORTABLE)/lib $(RUN) -c 'import tidegate; assert "/$(PORTABLE)/" in tidegate.__file__'
+	@PYTHONPATH=$(PORTABLE)/lib $(RUN) -m pytest tests/wire -k "golden or text or scan"
+
+.PHONY: lint
+lint: setup ## check style and types (ruff, mypy)
+	@echo "lint: ruff check"
+	@$(RUN) -m ruff check --quiet
+	@echo "lint: ruff format"
+	@$(RUN) -m ruff format --quiet --check || { $(RUN) -m ruff format --check; echo "run: make format"; exit 1; }
+	@echo "lint: mypy"
+	@$(RUN) -m mypy --no-error-summary
+
+.PHONY: format
+format: setup ## rewrite the Python files in the house style
+	@$(RUN) -m ruff check --quiet --fix-only
+	@$(RUN) -m ruff format
+
+.PHONY: bench
+bench: setup ## run the benchmarks; ARGS is passed on
+	@$(RUN) -m bench $(ARGS)
+
+# PYTHONMALLOC shows the sanitizer every object's end; libstdc++ must be there before pyarrow throws.
+.PHONY: fuzz
+fuzz: setup $(SANITIZED)/.built ## fuzz the decoders under AddressSanitizer for MINUTES (default 5)
+	@LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	  PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  PYTHONPATH=$(SANITIZED)/lib $(RUN) fuzz/run.py --minutes $(MINUTES) $(ARGS)
+
+# Whole packages beside the source, from the same generated C with other compiler flags.
+$(PORTABLE)/.built: private BUILD_AS := TIDEGATE_PORTABLE=1
+$(SANITIZED)/.built: private BUILD_AS := TIDEGATE_SANITIZE=1
+$(PORTABLE)/.built $(SANITIZED)/.built: $(PACKAGE_FROM) | $(BUILT)
+	@echo "build: compiling tidegate.wire into $(@D)"
+	@$(BUILD_AS) $(COMPILE) build --build-base $(@D) --build-lib $(@D)/lib --parallel $(JOBS) $(FORCE)
+	@touch $@
+
+.PHONY: clean
+clean: ## remove what was compiled, and caches; .venv stays
+	rm -rf build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -f src/tidegate/wire/*.c src/tidegate/wire/*.so
+	find src tests bench fuzz -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
