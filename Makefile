@@ -30,10 +30,11 @@ BUILT := build/.built
 PORTABLE := build/portable
 SANITIZED := build/sanitize
 
-# setup.py itself decides what is out of date, except for its own flags and directives:
+# setup.py itself knows what is out of date, except for what its own text changes (flags, directives):
 # where it is newer than the stamp, everything is made again.
-COMPILE = PYTHONDONTWRITEBYTECODE= TIDEGATE_JOBS=$(JOBS) $(if $(filter setup.py,$?),CYTHON_FORCE_REGEN=1) $(RUN) setup.py --quiet
+SETUP := PYTHONDONTWRITEBYTECODE= TIDEGATE_JOBS=$(JOBS) $(RUN) setup.py --quiet
 FORCE = $(if $(filter setup.py,$?),--force)
+FORCE_TRANSLATION = $(if $(filter setup.py,$?),CYTHON_FORCE_REGEN=1)
 
 .PHONY: help
 help: ## list the targets
@@ -57,7 +58,7 @@ $(TOOLS_IN): constraints.txt | $(VENV_MADE)
 
 $(BUILT): $(COMPILED_FROM) | $(TOOLS_IN)
 	@echo "setup: compiling tidegate.wire"
-	@$(COMPILE) build_ext --inplace --parallel $(JOBS) $(FORCE)
+	@$(FORCE_TRANSLATION) $(SETUP) build_ext --inplace --parallel $(JOBS) $(FORCE)
 	@mkdir -p $(@D) && touch $@
 
 # After the compilation: the editable install then finds it done instead of doing it on one core.
@@ -112,7 +113,7 @@ $(PORTABLE)/.built: private BUILD_AS := TIDEGATE_PORTABLE=1
 $(SANITIZED)/.built: private BUILD_AS := TIDEGATE_SANITIZE=1
 $(PORTABLE)/.built $(SANITIZED)/.built: $(PACKAGE_FROM) | $(BUILT)
 	@echo "build: compiling tidegate.wire into $(@D)"
-	@$(BUILD_AS) $(COMPILE) build --build-base $(@D) --build-lib $(@D)/lib --parallel $(JOBS) $(FORCE)
+	@$(BUILD_AS) $(SETUP) build --build-base $(@D) --build-lib $(@D)/lib --parallel $(JOBS) $(FORCE)
 	@touch $@
 
 .PHONY: clean

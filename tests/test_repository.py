@@ -34,8 +34,19 @@ REGISTRY_HOSTS = [
 
 def tracked() -> list[Path]:
     """The files of the repository: those git has, and those it would take."""
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a clone")
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        [
+            "git",
+            "-c",
+            "safe.directory=*",
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
