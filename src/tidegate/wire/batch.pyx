@@ -706,8 +706,21 @@ def _places(positions, total, topics, partitions, offsets) -> dict:
 
 
 cdef class Decoder:
-    def __cinit__(self):
-        self.out = BatchBuilder()
+    def __cinit__(self, BatchBuilder out=None, **options):
+        self.out = BatchBuilder() if out is None else out
+
+    def claim_location(self):
+        """The claim-check location of the message decoded last."""
+        cdef size_t count = self.out.rows.used // sizeof(Row)
+        cdef size_t i
+        cdef Row *row
+        for i in range(self.out.mark_rows // sizeof(Row), count):
+            row = <Row *>self.out.rows.data + i
+            if row.extra >= 0:
+                location = _text(&(<Extra *>self.out.extras.data + row.extra).claim_check)
+                if location is not None:
+                    return location
+        return None
 
     cdef int message(self, Message *m, Cursor *c) noexcept nogil:
         return -1
