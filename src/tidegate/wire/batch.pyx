@@ -76,7 +76,6 @@ FAULTS = (
     ("value", "this value does not fit its column"),
 )
 
-cdef bytes _type_texts[256][4]
 cdef Span _type_spans[256][4]
 _kept_alive = []
 
@@ -180,7 +179,39 @@ cdef class _Strings:
         )
 
 
-cdef object _cells_array(Cells *cells, Buffer *list_ends, Buffer *list_valid, size_t rows):
+cdef class _Numbers:
+    """A column of 4- or 8-byte integers put together value by value."""
+    cdef Buffer data, valid
+    cdef int width
+    cdef size_t count
+
+    def __cinit__(self, int width):
+        self.width = width
+
+    def __dealloc__(self):
+        buffer_free(&self.data)
+        buffer_free(&self.valid)
+
+    cdef inline int add(self, int64_t value, bint valid) except -1:
+        if buffer_reserve(&self.data, 8) < 0 or buffer_reserve(&self.valid, 1) < 0:
+            raise MemoryError
+        if self.width == 4:
+            (<int32_t *>(self.data.data + self.data.used))[0] = <int32_t>value
+        else:
+            (<int64_t *>(self.data.data + self.data.used))[0] = value
+        self.data.used += self.width
+        self.valid.data[self.valid.used] = valid
+        self.valid.used += 1
+        self.count += 1
+        return 0
+
+    cdef object finish(self, object type):
+        validity = _bitmap(self.valid.data, self.count)
+        return pa.Array.from_buffers(type, self.count, [validity, _give(&self.data)])
+
+
+cdef object _lists(Cells *cells, _Numbers ends, size_t rows):
+    """A list<string> column; ends: rows + 1 list offsets, the first of them 0."""
     cdef Buffer offsets
     cdef size_t count = cells.count
     memset(&offsets, 0, sizeof(Buffer))
@@ -199,9 +230,49 @@ cdef object _cells_array(Cells *cells, Buffer *list_ends, Buffer *list_valid, si
     return pa.Array.from_buffers(
         pa.list_(pa.string()),
         rows,
-        [_bitmap(list_valid.data, rows), _give(list_ends)],
+        [_bitmap(ends.valid.data + 1, rows), _give(&ends.data)],
         children=[strings],
     )
+
+
+cdef int _write_shape(Buffer *b, const Shape *shape) noexcept nogil:
+    """The JSON of a shape's schema event."""
+    cdef int32_t i
+    cdef ShapeColumn *column
+    cdef Span type
+    if buffer_add(b, b'{"columns":[', 12) < 0:
+        return -1
+    for i in range(shape.count):
+        column = &shape.columns[i]
+        if i and buffer_add_byte(b, c',') < 0:
+            return -1
+        if buffer_add(b, b'{"name":', 8) < 0:
+            return -1
+        if json_put_string(b, column.name.p, column.name.n, column.name.p + column.name.n, STYLE_PLAIN) < 0:
+            return -1
+        type = column.type
+        if type.n == 0 and column.code >= 0:
+            type = _type_spans[column.code & 255][
+                0 if column.flags < 0 else (column.flags & 1) | ((column.flags >> 6) & 2)
+            ]
+        if type.n:
+            if buffer_add(b, b',"type":', 8) < 0 or \
+                    json_put_string(b, type.p, type.n, type.p + type.n, STYLE_PLAIN) < 0:
+                return -1
+        if column.code >= 0 and (buffer_add(b, b',"code":', 8) < 0 or put_i64(b, column.code) < 0):
+            return -1
+        if column.flags >= 0 and (buffer_add(b, b',"flags":', 9) < 0 or put_i64(b, column.flags) < 0):
+            return -1
+        if column.key and buffer_add(b, b',"key":true', 11) < 0:
+            return -1
+        if column.zone.n and (
+            buffer_add(b, b',"zone":', 8) < 0
+            or json_put_string(b, column.zone.p, column.zone.n, column.zone.p + column.zone.n, STYLE_PLAIN) < 0
+        ):
+            return -1
+        if buffer_add_byte(b, c'}') < 0:
+            return -1
+    return buffer_add(b, b']}', 2)
 
 
 cdef class BatchBuilder:
@@ -428,208 +499,124 @@ cdef class BatchBuilder:
             return fail(c, FAULT_MEMORY)
         return 0
 
-    cdef int _write_shape(self, Buffer *b, const Shape *shape) noexcept nogil:
-        """The JSON of a shape's schema event."""
-        cdef int32_t i
-        cdef ShapeColumn *column
-        cdef Span type
-        if buffer_add(b, b'{"columns":[', 12) < 0:
-            return -1
-        for i in range(shape.count):
-            column = &shape.columns[i]
-            if buffer_add(b, b',{"name":' + (i == 0), 9 - (i == 0)) < 0:
-                return -1
-            if json_put_string(b, column.name.p, column.name.n, column.name.p + column.name.n, STYLE_PLAIN) < 0:
-                return -1
-            type = column.type
-            if type.n == 0 and column.code >= 0:
-                type = _type_spans[column.code & 255][
-                    0 if column.flags < 0 else (column.flags & 1) | ((column.flags >> 6) & 2)
-                ]
-            if type.n:
-                if buffer_add(b, b',"type":', 8) < 0 or \
-                        json_put_string(b, type.p, type.n, type.p + type.n, STYLE_PLAIN) < 0:
-                    return -1
-            if column.code >= 0 and (buffer_add(b, b',"code":', 8) < 0 or put_i64(b, column.code) < 0):
-                return -1
-            if column.flags >= 0 and (buffer_add(b, b',"flags":', 9) < 0 or put_i64(b, column.flags) < 0):
-                return -1
-            if column.key and buffer_add(b, b',"key":true', 11) < 0:
-                return -1
-            if column.zone.n and (
-                buffer_add(b, b',"zone":', 8) < 0
-                or json_put_string(b, column.zone.p, column.zone.n, column.zone.p + column.zone.n, STYLE_PLAIN) < 0
-            ):
-                return -1
-            if buffer_add_byte(b, c'}') < 0:
-                return -1
-        return buffer_add(b, b']}', 2)
-
     def finish(self, topics, partitions, offsets, keys, values):
         """The RecordBatch. topics: None, one name, or an array as long as the messages; partitions
         and offsets: None or arrays; keys and values: the messages, for the raw bytes of errors."""
         cdef size_t count = self.rows.used // sizeof(Row)
         cdef size_t shape_count = self.shapes.used // sizeof(Shape)
         cdef Row *rows = <Row *>self.rows.data
-        cdef int32_t *first_message = <int32_t *>malloc((shape_count + 1) * sizeof(int32_t))
-        cdef size_t i, total, seen = 0
-        cdef Py_ssize_t j
-        cdef int32_t s
         cdef Row *row
-        cdef Extra *extra
         cdef Names *names
-        cdef Span none
-        cdef Span text
+        cdef Span text, none
+        cdef Span kinds[7]
+        cdef size_t i, total, seen = 0
+        cdef int32_t s
+        cdef bint any_missing = False, any_extra = False, any_error = False
         cdef _Strings kind = _Strings(), database = _Strings(), table = _Strings()
         cdef _Strings schema = _Strings(), missing = _Strings()
-        cdef Buffer message, event, commit_ts, table_id, shape, version, flags, scratch
-        cdef Buffer has_ts, has_id, has_shape, has_version
-        cdef Buffer after_ends, after_valid, before_ends, before_valid
-        cdef bint any_missing = False, any_extra = False, any_error = False
-        cdef Span kinds[7]
-        if first_message == NULL:
-            raise MemoryError
-        memset(first_message, 0xff, (shape_count + 1) * sizeof(int32_t))
-        kept = [name.encode() for name in KINDS]
-        for j in range(7):
-            kinds[j].p = <const uint8_t *><const char *>kept[j]
-            kinds[j].n = len(kept[j])
+        cdef _Numbers message = _Numbers(4), event = _Numbers(4), flags = _Numbers(4)
+        cdef _Numbers commit_ts = _Numbers(8), table_id = _Numbers(8)
+        cdef _Numbers shape = _Numbers(8), version = _Numbers(8)
+        cdef _Numbers after = _Numbers(4), before = _Numbers(4)     # list ends
+        cdef _Numbers first = _Numbers(4)                           # message of each shape's first row
+        cdef _Numbers text_of_shape = _Numbers(1)
+        names_of_kinds = [name.encode() for name in KINDS]
+        for i in range(7):
+            kinds[i].p = <const uint8_t *><const char *>names_of_kinds[i]
+            kinds[i].n = len(names_of_kinds[i])
         _no_span(&none)
+        for i in range(shape_count):
+            first.add(-1, True)
         for i in range(count):
             row = &rows[i]
-            if row.shape >= 0 and first_message[row.shape] < 0:
-                first_message[row.shape] = row.message
+            any_missing |= (row.has & HAS_MISSING) != 0
+            any_extra |= row.extra >= 0
+            any_error |= row.kind == KIND_ERROR
+            if row.shape >= 0 and (<int32_t *>first.data.data)[row.shape] < 0:
+                (<int32_t *>first.data.data)[row.shape] = row.message
                 seen += 1
         total = count + seen
-        for b in range(1):
-            memset(&message, 0, sizeof(Buffer)); memset(&event, 0, sizeof(Buffer))
-            memset(&commit_ts, 0, sizeof(Buffer)); memset(&table_id, 0, sizeof(Buffer))
-            memset(&shape, 0, sizeof(Buffer)); memset(&version, 0, sizeof(Buffer))
-            memset(&flags, 0, sizeof(Buffer)); memset(&scratch, 0, sizeof(Buffer))
-            memset(&has_ts, 0, sizeof(Buffer)); memset(&has_id, 0, sizeof(Buffer))
-            memset(&has_shape, 0, sizeof(Buffer)); memset(&has_version, 0, sizeof(Buffer))
-            memset(&after_ends, 0, sizeof(Buffer)); memset(&after_valid, 0, sizeof(Buffer))
-            memset(&before_ends, 0, sizeof(Buffer)); memset(&before_valid, 0, sizeof(Buffer))
-        try:
-            for column in range(1):
-                if buffer_reserve(&message, 4 * total) < 0 or buffer_reserve(&event, 4 * total) < 0 or \
-                        buffer_reserve(&commit_ts, 8 * total) < 0 or buffer_reserve(&table_id, 8 * total) < 0 or \
-                        buffer_reserve(&shape, 8 * total) < 0 or buffer_reserve(&version, 8 * total) < 0 or \
-                        buffer_reserve(&flags, 4 * total) < 0 or \
-                        buffer_reserve(&has_ts, total) < 0 or buffer_reserve(&has_id, total) < 0 or \
-                        buffer_reserve(&has_shape, total) < 0 or buffer_reserve(&has_version, total) < 0 or \
-                        buffer_reserve(&after_ends, 4 * (total + 1)) < 0 or buffer_reserve(&after_valid, total) < 0 or \
-                        buffer_reserve(&before_ends, 4 * (total + 1)) < 0 or buffer_reserve(&before_valid, total) < 0:
-                    raise MemoryError
-            message.used = event.used = flags.used = 4 * total
-            commit_ts.used = table_id.used = shape.used = version.used = 8 * total
-            after_ends.used = before_ends.used = 4 * (total + 1)
-            (<int32_t *>after_ends.data)[0] = 0
-            (<int32_t *>before_ends.data)[0] = 0
-            # One schema row for each shape in use, in the order of first use, then the rows.
-            i = 0
-            for j in range(<Py_ssize_t>shape_count):
-                if first_message[j] < 0:
-                    continue
-                (<int32_t *>message.data)[i] = first_message[j]
-                (<int32_t *>event.data)[i] = -1
-                (<int64_t *>commit_ts.data)[i] = 0
-                (<int64_t *>table_id.data)[i] = 0
-                (<int64_t *>shape.data)[i] = self.shape(<int32_t>j).id
-                (<int64_t *>version.data)[i] = 0
-                (<int32_t *>flags.data)[i] = 0
-                (<int32_t *>after_ends.data)[i + 1] = 0
-                (<int32_t *>before_ends.data)[i + 1] = 0
-                has_ts.data[i] = has_id.data[i] = has_version.data[i] = 0
-                has_shape.data[i] = 1
-                after_valid.data[i] = before_valid.data[i] = 0
-                kind.add(&kinds[KIND_SCHEMA])
-                names = <Names *>self.names.data + self.shape(<int32_t>j).names
+        after.add(0, True)
+        before.add(0, True)
+        # One schema row for each shape in use, in the order of first use, then the rows.
+        for s in range(<int32_t>shape_count):
+            if (<int32_t *>first.data.data)[s] < 0:
+                continue
+            message.add((<int32_t *>first.data.data)[s], True)
+            event.add(-1, True)
+            commit_ts.add(0, False)
+            table_id.add(0, False)
+            shape.add(self.shape(s).id, True)
+            version.add(0, False)
+            flags.add(0, True)
+            after.add(0, False)
+            before.add(0, False)
+            kind.add(&kinds[<int>KIND_SCHEMA])
+            names = <Names *>self.names.data + self.shape(s).names
+            database.add(&names.database)
+            table.add(&names.table)
+            missing.add(&none)
+            text_of_shape.data.used = 0
+            if _write_shape(&text_of_shape.data, self.shape(s)) < 0:
+                raise MemoryError
+            text.p = text_of_shape.data.data
+            text.n = text_of_shape.data.used
+            schema.add(&text)
+        for i in range(count):
+            row = &rows[i]
+            message.add(row.message, True)
+            event.add(row.event, True)
+            commit_ts.add(row.commit_ts, (row.has & HAS_COMMIT_TS) != 0)
+            table_id.add(row.table_id, (row.has & HAS_TABLE_ID) != 0)
+            shape.add(self.shape(row.shape).id if row.shape >= 0 else 0, row.shape >= 0)
+            version.add(row.schema_version, (row.has & HAS_SCHEMA_VERSION) != 0)
+            flags.add(row.flags, True)
+            after.add(row.after_end, (row.has & HAS_AFTER) != 0)
+            before.add(row.before_end, (row.has & HAS_BEFORE) != 0)
+            kind.add(&kinds[row.kind])
+            if row.names >= 0:
+                names = <Names *>self.names.data + row.names
                 database.add(&names.database)
                 table.add(&names.table)
-                scratch.used = 0
-                if self._write_shape(&scratch, self.shape(<int32_t>j)) < 0:
-                    raise MemoryError
-                text.p = scratch.data
-                text.n = scratch.used
-                schema.add(&text)
-                i += 1
-            for j in range(<Py_ssize_t>count):
-                row = &rows[j]
-                (<int32_t *>message.data)[i] = row.message
-                (<int32_t *>event.data)[i] = row.event
-                (<int64_t *>commit_ts.data)[i] = row.commit_ts
-                (<int64_t *>table_id.data)[i] = row.table_id
-                (<int64_t *>shape.data)[i] = self.shape(row.shape).id if row.shape >= 0 else 0
-                (<int64_t *>version.data)[i] = row.schema_version
-                (<int32_t *>flags.data)[i] = row.flags
-                (<int32_t *>after_ends.data)[i + 1] = row.after_end
-                (<int32_t *>before_ends.data)[i + 1] = row.before_end
-                has_ts.data[i] = (row.has & HAS_COMMIT_TS) != 0
-                has_id.data[i] = (row.has & HAS_TABLE_ID) != 0
-                has_shape.data[i] = row.shape >= 0
-                has_version.data[i] = (row.has & HAS_SCHEMA_VERSION) != 0
-                after_valid.data[i] = (row.has & HAS_AFTER) != 0
-                before_valid.data[i] = (row.has & HAS_BEFORE) != 0
-                kind.add(&kinds[row.kind])
-                if row.names >= 0:
-                    names = <Names *>self.names.data + row.names
-                    database.add(&names.database)
-                    table.add(&names.table)
-                else:
-                    database.add(&none)
-                    table.add(&none)
-                any_missing |= (row.has & HAS_MISSING) != 0
-                any_extra |= row.extra >= 0
-                any_error |= row.kind == KIND_ERROR
-                if row.extra >= 0:
-                    schema.add(&(<Extra *>self.extras.data + row.extra).schema)
-                else:
-                    schema.add(&none)
-                i += 1
+            else:
+                database.add(&none)
+                table.add(&none)
+            if row.extra >= 0:
+                schema.add(&(<Extra *>self.extras.data + row.extra).schema)
+            else:
+                schema.add(&none)
             if any_missing:
-                for i in range(seen):
+                if row.has & HAS_MISSING:
+                    text.p = self.missing.data + row.missing
+                    text.n = (<size_t>self.shape(row.shape).count + 7) // 8
+                    missing.add(&text)
+                else:
                     missing.add(&none)
-                for i in range(count):
-                    if rows[i].has & HAS_MISSING:
-                        text.p = self.missing.data + rows[i].missing
-                        text.n = (<size_t>self.shape(rows[i].shape).count + 7) // 8
-                        missing.add(&text)
-                    else:
-                        missing.add(&none)
-            columns = {
-                "kind": kind.finish(pa.string()),
-                "commit_ts": self._numbers(pa.int64(), &commit_ts, &has_ts, total),
-                "database": database.finish(pa.string()),
-                "table": table.finish(pa.string()),
-                "table_id": self._numbers(pa.int64(), &table_id, &has_id, total),
-                "shape": self._numbers(pa.int64(), &shape, &has_shape, total),
-                "schema_version": self._numbers(pa.int64(), &version, &has_version, total),
-                "after": _cells_array(&self.after, &after_ends, &after_valid, total),
-                "before": _cells_array(&self.before, &before_ends, &before_valid, total),
-                "event": self._numbers(pa.int32(), &event, NULL, total),
-                "flags": self._numbers(pa.int32(), &flags, NULL, total),
-                "schema": schema.finish(pa.string()),
-            }
-            positions = self._numbers(pa.int32(), &message, NULL, total)
-            if any_missing:
-                columns["before_missing"] = missing.finish(pa.binary())
-            if any_extra:
-                self._extra_columns(columns, seen, count)
-            columns.update(_places(positions, total, topics, partitions, offsets))
-            if any_error:
-                is_error = pc.equal(columns["kind"], "error")
-                wanted = pc.if_else(is_error, positions, pa.scalar(None, pa.int32()))
-                columns["raw_key"] = _taken(keys, wanted, total)
-                columns["raw_value"] = _taken(values, wanted, total)
-        finally:
-            free(first_message)
-            buffer_free(&message); buffer_free(&event); buffer_free(&commit_ts)
-            buffer_free(&table_id); buffer_free(&shape); buffer_free(&version)
-            buffer_free(&flags); buffer_free(&scratch)
-            buffer_free(&has_ts); buffer_free(&has_id); buffer_free(&has_shape)
-            buffer_free(&has_version); buffer_free(&after_ends); buffer_free(&after_valid)
-            buffer_free(&before_ends); buffer_free(&before_valid)
+        positions = message.finish(pa.int32())
+        columns = {
+            "event": event.finish(pa.int32()),
+            "kind": kind.finish(pa.string()),
+            "commit_ts": commit_ts.finish(pa.int64()),
+            "database": database.finish(pa.string()),
+            "table": table.finish(pa.string()),
+            "table_id": table_id.finish(pa.int64()),
+            "shape": shape.finish(pa.int64()),
+            "schema_version": version.finish(pa.int64()),
+            "after": _lists(&self.after, after, total),
+            "before": _lists(&self.before, before, total),
+            "schema": schema.finish(pa.string()),
+            "flags": flags.finish(pa.int32()),
+        }
+        if any_missing:
+            columns["before_missing"] = missing.finish(pa.binary())
+        if any_extra:
+            self._extra_columns(columns, seen, count)
+        columns.update(_places(positions, total, topics, partitions, offsets))
+        if any_error:
+            is_error = pc.equal(columns["kind"], "error")
+            wanted = pc.if_else(is_error, positions, pa.scalar(None, pa.int32()))
+            columns["raw_key"] = _taken(keys, wanted, total)
+            columns["raw_value"] = _taken(values, wanted, total)
         return pa.RecordBatch.from_arrays(
             [
                 columns[field.name] if field.name in columns else pa.nulls(total, field.type)
@@ -637,10 +624,6 @@ cdef class BatchBuilder:
             ],
             schema=CHANGE_SCHEMA,
         )
-
-    cdef object _numbers(self, object type, Buffer *data, Buffer *has, size_t total):
-        validity = None if has == NULL else _bitmap(has.data, total)
-        return pa.Array.from_buffers(type, total, [validity, _give(data)])
 
     def _extra_columns(self, dict columns, size_t seen, size_t count):
         """The columns only few rows have; Python lists are fine here."""
@@ -728,7 +711,7 @@ cdef class Decoder:
 
 # --- reading -------------------------------------------------------------------------------------
 
-cdef const uint8_t *_address(object buffer) except? NULL:
+cdef const uint8_t *_address(object buffer):
     return NULL if buffer is None else <const uint8_t *><size_t>buffer.address
 
 
@@ -736,7 +719,7 @@ cdef void _view_strings(StringsView *view, object array):
     buffers = array.buffers()
     view.valid = _address(buffers[0])
     view.valid_base = array.offset
-    view.ends = <const int32_t *>_address(buffers[1]) + array.offset
+    view.ends = <const int32_t *>_address(buffers[1]) + <Py_ssize_t>array.offset
     view.text = _address(buffers[2])
 
 
@@ -744,7 +727,7 @@ cdef void _view_longs(LongsView *view, object array):
     buffers = array.buffers()
     view.valid = _address(buffers[0])
     view.valid_base = array.offset
-    view.values = <const int64_t *>_address(buffers[1]) + array.offset
+    view.values = <const int64_t *>_address(buffers[1]) + <Py_ssize_t>array.offset
 
 
 cdef void _view_cells(CellsView *view, object array):
@@ -753,12 +736,12 @@ cdef void _view_cells(CellsView *view, object array):
     inner = child.buffers()
     view.lists_valid = _address(buffers[0])
     view.lists_base = array.offset
-    view.lists = <const int32_t *>_address(buffers[1]) + array.offset
+    view.lists = <const int32_t *>_address(buffers[1]) + <Py_ssize_t>array.offset
     view.valid = _address(inner[0])
     view.valid_base = child.offset
-    view.ends = <const int32_t *>_address(inner[1]) + child.offset
+    view.ends = <const int32_t *>_address(inner[1]) + <Py_ssize_t>child.offset
     view.text = _address(inner[2])
-    view.limit = view.text + (inner[2].size if inner[2] is not None else 0)
+    view.limit = view.text + <Py_ssize_t>(inner[2].size if inner[2] is not None else 0)
 
 
 cdef class BatchReader:
@@ -776,7 +759,7 @@ cdef class BatchReader:
             raise MemoryError
         kinds = codes.cast(pa.uint8())
         if self.count:
-            memcpy(self.kinds, _address(kinds.buffers()[1]) + kinds.offset, self.count)
+            memcpy(self.kinds, _address(kinds.buffers()[1]) + <Py_ssize_t>kinds.offset, self.count)
         ddl = batch.column("ddl").flatten()
         checksum = batch.column("checksum").flatten()
         self.keep_alive = [ddl, checksum]
@@ -796,7 +779,7 @@ cdef class BatchReader:
         _view_longs(&self.current, checksum[2])
         _view_longs(&self.previous, checksum[3])
         flags = batch.column("flags")
-        self.flags = <const int32_t *>_address(flags.buffers()[1]) + flags.offset
+        self.flags = <const int32_t *>_address(flags.buffers()[1]) + <Py_ssize_t>flags.offset
 
     def __dealloc__(self):
         free(self.kinds)

@@ -38,7 +38,7 @@ cdef class _Column:
         self.array = array
         self.view.valid = NULL if buffers[0] is None else <const uint8_t *><size_t>buffers[0].address
         self.view.valid_base = array.offset
-        self.view.ends = <const int32_t *><size_t>buffers[1].address + array.offset
+        self.view.ends = <const int32_t *><size_t>buffers[1].address + <Py_ssize_t>array.offset
         self.view.text = NULL if buffers[2] is None else <const uint8_t *><size_t>buffers[2].address
         self.limit = self.view.text if buffers[2] is None else self.view.text + <size_t>buffers[2].size
 
