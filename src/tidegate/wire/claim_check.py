@@ -1,0 +1,86 @@
+"""Claim checks: large messages kept in storage, of which Kafka carries only the location.
+
+An object is named by the last element of the location, whatever storage the location speaks of, as
+TiCDC's own consumers do it; so a location cannot lead outside the folder that the caller chose.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from tidegate.model import ClaimCheckError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+
+Message = tuple[bytes | None, bytes]
+
+
+def object_name(location: str) -> str:
+    """The object's name in the claim-check storage."""
+    name = location.rsplit("/", 1)[-1]
+    if not _NAME.match(name):
+        raise ClaimCheckError(location, "its last element is not the name of an object")
+    return name
+
+
+def from_folder(folder: str | Path) -> Callable[[str], bytes]:
+    """A loader for `decode_batch` that reads objects from a folder."""
+    root = Path(folder)
+
+    def load(location: str) -> bytes:
+        path = root / object_name(location)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise ClaimCheckError(location, f"{error.strerror} ({path})") from error
+
+    return load
+
+
+def to_folder(folder: str | Path) -> Callable[[bytes], str]:
+    """A writer for `EncodeOptions.claim_check` that keeps objects in a folder."""
+    root = Path(folder)
+
+    def store(content: bytes) -> str:
+        path = root / f"{uuid4()}.json"
+        path.write_bytes(content)
+        return f"{root.absolute().as_uri()}/{path.name}"
+
+    return store
+
+
+def open_claim_check(load: Callable[[str], bytes], raw_value: bool) -> Callable[[str], Message]:
+    """Loads an object and takes the message out of it: `{"key":…,"value":…}` in base64, or, with
+    raw_value, the value's bytes alone."""
+
+    def message(location: str) -> Message:
+        object_name(location)
+        content = load(location)
+        return (None, content) if raw_value else unpack(location, content)
+
+    return message
+
+
+def unpack(location: str, content: bytes) -> Message:
+    """Key and value out of a claim-check object."""
+    try:
+        document = json.loads(content)
+        key, value = document.get("key"), document["value"]
+        return (
+            None if key is None else b64decode(key, validate=True),
+            b64decode(value, validate=True),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as bad:
+        raise ClaimCheckError(location, "it does not hold a key and a value in base64") from bad
+
+
+def pack(key: bytes | None, value: bytes) -> bytes:
+    """A claim-check object as TiCDC writes it."""
+    encoded_key = "null" if key is None else f'"{b64encode(key).decode()}"'
+    return f'{{"key":{encoded_key},"value":"{b64encode(value).decode()}"}}'.encode()
