@@ -55,14 +55,15 @@ def to_folder(folder: str | Path) -> Callable[[bytes], str]:
     return store
 
 
-def open_claim_check(load: Callable[[str], bytes], raw_value: bool) -> Callable[[str], Message]:
-    """Loads an object and takes the message out of it: `{"key":…,"value":…}` in base64, or, with
-    raw_value, the value's bytes alone."""
+def open_claim_check(load: Callable[[str], bytes]) -> Callable[[str], Message]:
+    """Loads an object and takes the message out of it. Both forms of objects are told apart by how
+    they begin: `{"key":…,"value":…}` in base64, or the value's bytes alone (claim-check-raw-value).
+    """
 
     def message(location: str) -> Message:
         object_name(location)
         content = load(location)
-        return (None, content) if raw_value else unpack(location, content)
+        return unpack(location, content) if content.startswith(b'{"key":') else (None, content)
 
     return message
 

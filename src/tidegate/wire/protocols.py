@@ -53,7 +53,6 @@ def decode_batch(
     encoding: str | None = None,
     compression: str | None = None,
     claim_check: Callable[[str], bytes] | None = None,
-    claim_check_raw_value: bool = False,
     max_expanded_bytes: int = MAX_EXPANDED_BYTES,
 ) -> pa.RecordBatch:
     """Decodes messages into one change batch (see docs/batch.md).
@@ -65,9 +64,7 @@ def decode_batch(
     module = _module(protocol)
     options = {} if encoding is None else {"encoding": encoding}
     expand = expander(protocol, compression, max_expanded_bytes)
-    load = None
-    if claim_check is not None:
-        load = open_claim_check(claim_check, claim_check_raw_value)
+    load = None if claim_check is None else open_claim_check(claim_check)
     batch: pa.RecordBatch = codec.decode(
         module.Decoder(**options),
         None if keys is None else codec.binary_array(keys),
