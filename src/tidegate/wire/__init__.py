@@ -1,0 +1,33 @@
+"""Bytes and changes: every TiCDC protocol, decoded to and encoded from one columnar batch."""
+
+from tidegate.wire.capture import CAPTURE_SCHEMA, read_capture, write_capture
+from tidegate.wire.change import CHANGE_SCHEMA, KINDS, MESSAGE_SCHEMA
+from tidegate.wire.claim_check import from_folder, to_folder
+from tidegate.wire.events import EventReader, to_json_events
+from tidegate.wire.options import EncodeOptions
+from tidegate.wire.protocols import PROTOCOLS, decode_batch, encode_batch
+from tidegate.wire.shapes import Shape, ShapeBook, ShapeColumn
+from tidegate.wire.sniff import Sniffed, sniff, sniff_all
+
+__all__ = [
+    "CAPTURE_SCHEMA",
+    "CHANGE_SCHEMA",
+    "KINDS",
+    "MESSAGE_SCHEMA",
+    "PROTOCOLS",
+    "EncodeOptions",
+    "EventReader",
+    "Shape",
+    "ShapeBook",
+    "ShapeColumn",
+    "Sniffed",
+    "decode_batch",
+    "encode_batch",
+    "from_folder",
+    "read_capture",
+    "sniff",
+    "sniff_all",
+    "to_folder",
+    "to_json_events",
+    "write_capture",
+]

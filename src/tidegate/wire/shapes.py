@@ -79,6 +79,8 @@ class ShapeBook:
 
     def add_schema(self, schema: TableSchema) -> None:
         """Learns one table schema; a later one of the same version wins."""
+        if schema.version is None:
+            return
         key = (schema.database, schema.table, schema.version)
         if self._schemas.get(key) != schema:
             self._schemas[key] = schema
@@ -110,12 +112,12 @@ def _resolve(shape: Shape, schema: TableSchema | None) -> Shape:
     columns = []
     for column in shape.columns:
         declared = told.get(column.name)
-        if declared is not None:
+        if schema is not None and declared is not None:
             column = replace(
                 column,
                 type=column.type or declared.type,
                 code=declared.code if column.code is None else column.code,
-                flags=declared.flags if column.flags is None else column.flags,
+                flags=int(schema.flags(column.name)) if column.flags is None else column.flags,
                 key=column.key or column.name in handle,
             )
         if column.code is None and column.type is not None:
