@@ -149,7 +149,7 @@ class CompressionError(TidegateError):
 
 
 class CaptureError(TidegateError):
-    """A line of a capture file is not a message."""
+    """A line of a capture file is not a message, or (line 0) the file cannot be read at all."""
 
     def __init__(self, path: str, line: int, reason: str) -> None:
         self.path = path
@@ -158,6 +158,11 @@ class CaptureError(TidegateError):
         super().__init__(path, line, reason)
 
     def __str__(self) -> str:
+        if self.line == 0:
+            return (
+                f"Cannot read the capture {self.path!r}: {self.reason}. "
+                "Check the path, or make the capture again."
+            )
         return (
             f"Line {self.line} of the capture {self.path!r} is not a message: {self.reason}. "
             "Correct or remove the line, or make the capture again."

@@ -215,7 +215,7 @@ _NAMES: dict[int, tuple[str, str]] = {
     MySQLType.MEDIUMBLOB: ("mediumtext", "mediumblob"),
     MySQLType.LONGBLOB: ("longtext", "longblob"),
     MySQLType.BLOB: ("text", "blob"),
-    MySQLType.VARSTRING: ("varchar", "varbinary"),
+    MySQLType.VARSTRING: ("var_string", "varbinary"),
     MySQLType.STRING: ("char", "binary"),
     MySQLType.GEOMETRY: ("geometry", "geometry"),
 }
@@ -245,7 +245,6 @@ _SYNONYMS: dict[str, str] = {
     "national varchar": "varchar",
     "character varying": "varchar",
     "char varying": "varchar",
-    "var_string": "varchar",
     "long varchar": "mediumtext",
     "long varbinary": "mediumblob",
     "long": "mediumtext",
@@ -256,11 +255,9 @@ _SYNONYMS: dict[str, str] = {
 def _codes() -> dict[str, tuple[MySQLType, bool]]:
     codes: dict[str, tuple[MySQLType, bool]] = {}
     for code, (plain, twin) in _NAMES.items():
-        if code in (MySQLType.NEWDATE, MySQLType.VARSTRING):
-            continue  # second codes of a name that has a first one
-        codes[plain] = (MySQLType(code), False)
-        if twin != plain:
-            codes[twin] = (MySQLType(code), True)
+        # DATE and VARBINARY have a second, unused code: the first one that names them stays.
+        codes.setdefault(plain, (MySQLType(code), False))
+        codes.setdefault(twin, (MySQLType(code), True))
     for synonym, name in _SYNONYMS.items():
         codes[synonym] = codes[name]
     return codes
@@ -311,6 +308,7 @@ _DEFAULT_LENGTH: dict[int, int] = {
     MySQLType.VARSTRING: 5,
     MySQLType.YEAR: 4,
 }
+_WITH_LENGTH = INTEGERS | CHARS | {MySQLType.BIT, MySQLType.YEAR}
 _SQL_QUOTED = str.maketrans({"\0": "\\0", "'": "''", "\n": "\\n", "\r": "\\r"})
 
 
@@ -344,9 +342,7 @@ def _params(code: int, length: int | None, decimals: int | None, elements: Itera
         return f"({width},{digits})"
     if code == MySQLType.VECTOR:
         return f"({length})" if known else ""
-    if code in BLOBS or width is None:
-        return ""
-    return f"({width})"
+    return f"({width})" if code in _WITH_LENGTH else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,404 @@
+"""Table schemas: columns and indexes, and the one JSON form they are kept in.
+
+The JSON form is the `tableSchema` of TiCDC's Simple protocol, member for member, so that its own
+text is read as it is and written back unchanged:
+
+    {"schema", "table", "tableID", "version", "columns": [COLUMN], "indexes": [INDEX]}
+    COLUMN {"name", "dataType": {"mysqlType", "charset", "collate", "length", "decimal", "elements",
+            "unsigned", "zerofill"}, "nullable", "default"}
+    INDEX  {"name", "unique", "primary", "nullable", "columns"}
+
+What other protocols tell of a column and Simple does not is added to COLUMN: "code" where it is not
+the usual one of the type's name, "flags", "zone". What is not known is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from tidegate.model import types
+from tidegate.model.errors import SchemaError
+from tidegate.model.types import Flag, MySQLType, ValueForm
+
+
+class Absent(Enum):
+    """The type of ABSENT, which says that a member is not there (not even as null)."""
+
+    ABSENT = "absent"
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent.ABSENT
+Default: TypeAlias = str | int | float | bool | Absent | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column; None (ABSENT for the default) where the wire does not say.
+
+    `type` is the name as TiCDC spells it, without parameters: "bigint unsigned", "varbinary".
+    """
+
+    name: str
+    type: str
+    code: int
+    flags: Flag | None = None
+    nullable: bool | None = None
+    default: Default = ABSENT
+    charset: str | None = None
+    collation: str | None = None
+    length: int | None = None
+    decimals: int | None = None
+    elements: tuple[str, ...] = ()
+    unsigned: bool = False
+    zerofill: bool = False
+    zone: str | None = None
+
+    @classmethod
+    def of_type(cls, name: str, text: str, **known: Any) -> Column:
+        """A column from the text of its type, with or without parameters: "decimal(10,4)"."""
+        parsed = types.parse_type(text)
+        of_text: dict[str, Any] = {
+            "code": int(parsed.code),
+            "length": parsed.length,
+            "decimals": parsed.decimals,
+            "elements": parsed.elements,
+            "unsigned": parsed.unsigned,
+            "zerofill": parsed.zerofill,
+        }
+        values = of_text | {member: value for member, value in known.items() if value is not None}
+        spelled = _spelling(parsed.base, values["code"], values["unsigned"], values["zerofill"])
+        return cls(name=name, type=spelled, **values)
+
+    @property
+    def base_type(self) -> str:
+        """The type's name alone: "bigint", "varbinary"."""
+        return self.type.removesuffix(" zerofill").removesuffix(" unsigned")
+
+    @property
+    def full_type(self) -> str:
+        """The type with its parameters, in so far as they are known: "decimal(10,4) unsigned"."""
+        if self.code == MySQLType.UNSPECIFIED:
+            return self.type
+        return types.full_type_name(
+            self.code,
+            self.type_flags,
+            length=self.length,
+            decimals=self.decimals,
+            elements=self.elements,
+            zerofill=self.zerofill,
+        )
+
+    @property
+    def type_flags(self) -> Flag:
+        """The BINARY and UNSIGNED flags: the wire's own, else those that follow from the type."""
+        if self.flags is not None:
+            return self.flags & (Flag.BINARY | Flag.UNSIGNED)
+        binary = types.code_of(self.base_type)[1]
+        return types.type_flags(self.code, binary=binary, unsigned=self.unsigned)
+
+    @property
+    def value_form(self) -> ValueForm:
+        """How the text of the column's values reads."""
+        return types.value_form(self.code, self.type_flags)
+
+    @classmethod
+    def from_json(cls, member: Mapping[str, Any]) -> Column:
+        """A column from COLUMN."""
+        name = _member(member, "name", str)
+        data_type = _member(member, "dataType", Mapping)
+        flags = _optional(member, "flags", int)
+        return cls.of_type(
+            name,
+            _member(data_type, "mysqlType", str),
+            code=_optional(member, "code", int),
+            flags=None if flags is None else Flag(flags),
+            nullable=_optional(member, "nullable", bool),
+            charset=_optional(data_type, "charset", str),
+            collation=_optional(data_type, "collate", str),
+            length=_optional(data_type, "length", int),
+            decimals=_optional(data_type, "decimal", int),
+            elements=_optional_names(data_type, "elements"),
+            unsigned=_optional(data_type, "unsigned", bool),
+            zerofill=_optional(data_type, "zerofill", bool),
+            zone=_optional(member, "zone", str),
+        )._with_default(member.get("default", ABSENT))
+
+    def _with_default(self, default: object) -> Column:
+        if default is ABSENT:
+            return self
+        if not isinstance(default, str | int | float | None):
+            raise SchemaError(f"the default of column {self.name!r}", "must be text or a number")
+        return replace(self, default=default)
+
+    def to_json(self) -> dict[str, Any]:
+        """COLUMN, in Simple's order of members."""
+        data_type = {
+            "mysqlType": self.base_type,
+            "charset": self.charset,
+            "collate": self.collation,
+            "length": self.length,
+            "decimal": self.decimals,
+            "elements": list(self.elements) or None,
+            "unsigned": self.unsigned or None,
+            "zerofill": self.zerofill or None,
+        }
+        column: dict[str, Any] = {"name": self.name, "dataType": _known(data_type)}
+        if self.nullable is not None:
+            column["nullable"] = self.nullable
+        if self.default is not ABSENT:
+            column["default"] = self.default
+        if self.code != types.code_of(self.base_type)[0]:
+            column["code"] = self.code
+        if self.flags is not None:
+            column["flags"] = int(self.flags)
+        if self.zone is not None:
+            column["zone"] = self.zone
+        return column
+
+
+def _spelling(base: str, code: int, unsigned: bool, zerofill: bool) -> str:
+    if code == MySQLType.UNSPECIFIED:
+        return base
+    binary = types.code_of(base)[1]
+    flags = types.type_flags(code, binary=binary, unsigned=unsigned)
+    return types.type_name(code, flags, zerofill=zerofill)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """An index; `nullable` says that at least one of its columns may be NULL."""
+
+    name: str
+    unique: bool = False
+    primary: bool = False
+    nullable: bool = False
+    columns: tuple[str, ...] = ()
+
+    @property
+    def identifies(self) -> bool:
+        """Whether the index tells every row from every other."""
+        return self.primary or (self.unique and not self.nullable)
+
+    @classmethod
+    def from_json(cls, member: Mapping[str, Any]) -> Index:
+        """An index from INDEX."""
+        return cls(
+            name=_member(member, "name", str),
+            unique=_optional(member, "unique", bool) or False,
+            primary=_optional(member, "primary", bool) or False,
+            nullable=_optional(member, "nullable", bool) or False,
+            columns=_optional_names(member, "columns") or (),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """INDEX."""
+        return {
+            "name": self.name,
+            "unique": self.unique,
+            "primary": self.primary,
+            "nullable": self.nullable,
+            "columns": list(self.columns),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """A table as a schema event or a shape shows it; `indexes` is None where the wire has none."""
+
+    database: str
+    table: str
+    table_id: int | None = None
+    version: int | None = None
+    columns: tuple[Column, ...] = ()
+    indexes: tuple[Index, ...] | None = None
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
+
+    def column(self, name: str) -> Column | None:
+        """The column of this name, or None."""
+        return self._by_name.get(name)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of the primary key in the index's order; empty if there is none."""
+        for index in self.indexes or ():
+            if index.primary and not self._is_made_up(index):
+                return index.columns
+        return self._flagged(Flag.PRIMARY_KEY)
+
+    def _is_made_up(self, index: Index) -> bool:
+        """Whether Simple added the index to show the handle key of a table without a primary key.
+
+        It then repeats the columns of a unique index under the name `primary`; TiDB's own is
+        `PRIMARY`, and a lone integer key, which TiDB keeps without an index, repeats no other.
+        """
+        return index.name == "primary" and any(
+            other.identifies and not other.primary and other.columns == index.columns
+            for other in self.indexes or ()
+        )
+
+    def handle_key(self) -> tuple[str, ...]:
+        """The columns by which TiCDC identifies a row; empty if the table has no such key.
+
+        The primary key, else the unique index without nullable columns that has the fewest columns,
+        the first of these. Where the wire flags the columns itself, its flags decide.
+        """
+        flagged = self._flagged(Flag.HANDLE_KEY)
+        if flagged or self.indexes is None:
+            return flagged
+        if self.primary_key:
+            return self.primary_key
+        keys = [index.columns for index in self.indexes if self._can_be_handle(index)]
+        return min(keys, key=len, default=())
+
+    def _can_be_handle(self, index: Index) -> bool:
+        if not index.identifies or not index.columns:
+            return False
+        columns = [self.column(name) for name in index.columns]
+        return all(column is not None and not column.nullable for column in columns)
+
+    def _flagged(self, flag: Flag) -> tuple[str, ...]:
+        return tuple(
+            column.name
+            for column in self.columns
+            if column.flags is not None and column.flags & flag
+        )
+
+    def flags(self, name: str) -> Flag:
+        """A column's flags: the wire's own, else those that TiCDC gives by type and indexes.
+
+        GENERATED cannot be known from a schema and is left out.
+        """
+        column = self._by_name[name]
+        if column.flags is not None:
+            return column.flags
+        flags = column.type_flags
+        if column.charset is not None and column.charset != "binary":
+            flags &= ~Flag.BINARY  # the columns of a view have no character set at all
+        if column.nullable:
+            flags |= Flag.NULLABLE
+        if name in self.handle_key():
+            flags |= Flag.HANDLE_KEY
+        for index in self.indexes or ():
+            if name in index.columns and not self._is_made_up(index):
+                flags |= _index_flags(index)
+        return flags
+
+    @classmethod
+    def from_json(cls, text: str | bytes | Mapping[str, Any]) -> TableSchema:
+        """A schema from its JSON text, or from the object that the text holds."""
+        schema = text if isinstance(text, Mapping) else _parsed(text)
+        columns = _optional(schema, "columns", Sequence) or ()
+        indexes = _optional(schema, "indexes", Sequence)
+        return cls(
+            database=_optional(schema, "schema", str) or "",
+            table=_optional(schema, "table", str) or "",
+            table_id=_optional(schema, "tableID", int),
+            version=_optional(schema, "version", int),
+            columns=tuple(Column.from_json(_object(column, "columns")) for column in columns),
+            indexes=None
+            if indexes is None
+            else tuple(Index.from_json(_object(index, "indexes")) for index in indexes),
+        )
+
+    def to_json(self) -> str:
+        """The compact JSON text, members in Simple's order."""
+        return json.dumps(self.to_object(), ensure_ascii=False, separators=(",", ":"))
+
+    def to_object(self) -> dict[str, Any]:
+        """The object that the JSON text holds."""
+        indexes = self.indexes
+        return _known(
+            {
+                "schema": self.database,
+                "table": self.table,
+                "tableID": self.table_id,
+                "version": self.version,
+                "columns": [column.to_json() for column in self.columns],
+                "indexes": None if indexes is None else [index.to_json() for index in indexes],
+            }
+        )
+
+
+def _index_flags(index: Index) -> Flag:
+    flags = Flag(0)
+    if index.primary:
+        flags |= Flag.PRIMARY_KEY
+    elif index.unique:
+        flags |= Flag.UNIQUE_KEY
+    if len(index.columns) > 1 or not index.unique:
+        flags |= Flag.MULTIPLE_KEY
+    return flags
+
+
+# --- reading members ------------------------------------------------------------------------------
+
+
+def _known(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _parsed(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError("the text", f"is not JSON ({error})") from error
+    return _object(value, "the text")
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SchemaError(where, "must hold an object")
+    return value
+
+
+def _optional(members: Mapping[str, Any], name: str, kind: type) -> Any:
+    """The member, or None if it is absent or null; a member of another kind is an error."""
+    value = members.get(name)
+    if value is None:
+        return None
+    is_text_for_list = kind is Sequence and isinstance(value, str)
+    is_bool_for_int = kind is int and isinstance(value, bool)
+    if not isinstance(value, kind) or is_text_for_list or is_bool_for_int:
+        raise SchemaError(repr(name), f"must be {_KINDS[kind]}, not {type(value).__name__}")
+    return value
+
+
+def _member(members: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = _optional(members, name, kind)
+    if value is None:
+        raise SchemaError(repr(name), "is missing")
+    return value
+
+
+def _optional_names(members: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    values = _optional(members, name, Sequence)
+    if values is None:
+        return None
+    if not all(isinstance(value, str) for value in values):
+        raise SchemaError(repr(name), "must hold texts only")
+    return tuple(values)
+
+
+_KINDS: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    Mapping: "an object",
+    Sequence: "a list",
+}
