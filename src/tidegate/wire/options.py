@@ -15,6 +15,9 @@ class EncodeOptions:
 
     max_message_bytes: int = 10 * MIB
     max_batch_size: int = 16
+    mix_tables: bool = False
+    """Open protocol and Craft: a message may hold rows of several tables. TiCDC joins rows that its
+    dispatcher gives the same key, which for the table dispatcher are those of one table."""
     generation: Literal["classic", "new"] = "classic"
     """Whose bytes to write where TiCDC's two architectures differ (see docs/protocols.md)."""
     output_old_value: bool = True
