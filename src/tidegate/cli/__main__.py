@@ -1,0 +1,5 @@
+"""`python -m tidegate.cli`."""
+
+from tidegate.cli import main
+
+main()

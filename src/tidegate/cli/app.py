@@ -1,0 +1,128 @@
+"""The commands and their options. Exit codes: 0 fine, 1 some messages are bad, 2 usage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+import click
+
+from tidegate.model import TidegateError
+from tidegate.wire.compression import COMPRESSIONS
+from tidegate.wire.protocols import PROTOCOLS
+
+BAD_MESSAGES = 1
+USAGE = 2
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Runs the command line and exits."""
+    try:
+        code = commands.main(arguments, prog_name="tidegate", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = USAGE
+    except click.exceptions.Abort:
+        code = 130
+    except TidegateError as error:
+        click.echo(f"tidegate: {error}", err=True)
+        code = USAGE
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away, as `head` does
+        code = 0
+    sys.exit(code or 0)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("tidegate"), prog_name="tidegate")
+def commands() -> None:
+    """Reads, writes, inspects and converts what TiCDC sends."""
+
+
+def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What says how the messages of SOURCE are to be read."""
+    options = [
+        click.option(
+            "--protocol",
+            type=click.Choice(PROTOCOLS),
+            help="The protocol of the messages; guessed when not given.",
+        ),
+        click.option(
+            "--encoding",
+            type=click.Choice(["json", "avro", "document", "operations"]),
+            help="Simple: JSON or Avro; cdc: which profile. Told by the bytes when not given.",
+        ),
+        click.option(
+            "--compression",
+            type=click.Choice(COMPRESSIONS),
+            help="How values are compressed; guessed together with the protocol.",
+        ),
+        click.option(
+            "--claim-check",
+            "claim_check",
+            type=click.Path(exists=True, file_okay=False),
+            help="The folder that holds the claim-check objects.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _output_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Text for eyes, or JSON lines for programs.",
+    )(command)
+
+
+@commands.command()
+@click.argument("source")
+@_source_options
+@_output_option
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.")
+@click.option("--table", "tables", multiple=True, help="Only this DATABASE.TABLE; may be repeated.")
+@click.option("--shapes", is_flag=True, help="Show also the column list of each shape of rows.")
+def inspect(source: str, **options: Any) -> int:
+    """Shows every event of SOURCE, a capture (.jsonl, .jsonl.gz, .parquet, or - for standard input)."""
+    from tidegate.cli.inspect import inspect
+
+    return BAD_MESSAGES if inspect(source, **options) else 0
+
+
+@commands.command()
+@click.argument("source")
+@click.argument("destination", metavar="DEST")
+@click.option("--to", "target", type=click.Choice(PROTOCOLS), required=True, help="The new protocol.")
+@click.option(
+    "--option",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the new protocol, by TiCDC's name; `--option help` lists them.",
+)
+@_source_options
+@_output_option
+def convert(source: str, destination: str, **options: Any) -> int:
+    """Writes the messages of SOURCE to DEST in another protocol.
+
+    Says first what the other protocol cannot carry.
+    """
+    from tidegate.cli.convert import convert
+
+    return BAD_MESSAGES if convert(source, destination, **options) else 0
+
+
+@commands.command()
+@_output_option
+def demo(output: str) -> int:
+    """Decodes a small shipped capture of each protocol and shows it."""
+    from tidegate.cli.demo import demo
+
+    demo(output)
+    return 0

@@ -1,0 +1,62 @@
+"""`tidegate inspect`: every event of a capture, for eyes or as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from typing import Any
+
+import click
+
+from tidegate.cli.render import EventPrinter
+from tidegate.cli.source import Progressing, open_source
+from tidegate.wire.events import EventReader
+
+
+def inspect(
+    source: str,
+    *,
+    output: str,
+    limit: int | None,
+    tables: tuple[str, ...],
+    shapes: bool,
+    **reading_options: Any,
+) -> int:
+    """Prints the events and gives back how many messages are bad."""
+    reading, batches = open_source(source, **reading_options)
+    reader = EventReader()
+    printer = EventPrinter() if output == "text" else None
+    kinds: Counter[str] = Counter()
+    messages = shown = 0
+    with Progressing(f"reading {source}") as progress:
+        for batch in batches:
+            for event in reader.documents(reading.decode(batch), shapes=shapes):
+                if tables and f"{event.get('database')}.{event.get('table')}" not in tables:
+                    continue
+                if limit is not None and shown >= limit:
+                    break
+                shown += 1
+                kinds[event["kind"]] += 1
+                if event["kind"] == "error":
+                    _name_bad(event)
+                if printer is not None:
+                    printer.print(event)
+                else:
+                    sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
+            messages += batch.num_rows
+            progress.at(messages, shown)
+            if limit is not None and shown >= limit:
+                break
+    if printer is not None:
+        printer.summary(reading, messages, kinds)
+    return kinds["error"]
+
+
+def _name_bad(event: dict[str, Any]) -> None:
+    topic = f"topic {event['topic']}, " if "topic" in event else ""
+    click.echo(
+        f"bad message: {topic}partition {event.get('partition')}, offset {event.get('offset')}: "
+        f"{event['error']['reason']}",
+        err=True,
+    )

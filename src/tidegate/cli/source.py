@@ -1,0 +1,124 @@
+"""Reading SOURCE: which protocol it is, and its messages as change batches, with progress."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidegate.wire import decode_batch, from_folder, read_capture, sniff_all
+
+SNIFFED_MESSAGES = 1000
+QUIET_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the messages of a source are read; `guessed` says that nobody told."""
+
+    protocol: str
+    encoding: str | None
+    compression: str | None
+    claim_check: str | None
+    guessed: bool
+
+    def describe(self) -> str:
+        """The protocol in words."""
+        words = [self.protocol]
+        if self.encoding:
+            words.append(f"({self.encoding})")
+        if self.compression:
+            words.append(f"compressed with {self.compression}")
+        return " ".join(words)
+
+    def decode(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """The change batch of a batch of messages."""
+        return decode_batch(
+            self.protocol,
+            messages.column("key"),
+            messages.column("value"),
+            topics=messages.column("topic"),
+            partitions=messages.column("partition"),
+            offsets=messages.column("offset"),
+            encoding=self.encoding,
+            compression=self.compression,
+            claim_check=None if self.claim_check is None else from_folder(self.claim_check),
+        )
+
+
+def open_source(
+    source: str,
+    *,
+    protocol: str | None,
+    encoding: str | None,
+    compression: str | None,
+    claim_check: str | None,
+) -> tuple[Reading, Iterator[pa.RecordBatch]]:
+    """How to read the source, and its messages. A source without messages has no protocol to guess."""
+    batches = read_capture(source)
+    if protocol is not None and (compression is not None or protocol in ("craft", "cdc")):
+        return Reading(protocol, encoding, compression, claim_check, False), batches
+    first = next(batches, None)
+    if first is None:
+        return Reading(protocol or "canal-json", encoding, compression, claim_check, True), batches
+    head = first.slice(0, SNIFFED_MESSAGES)
+    found = sniff_all(zip(head["key"].to_pylist(), head["value"].to_pylist(), strict=True))
+    batches = itertools.chain([first], batches)
+    if found is not None and protocol in (None, found.protocol):
+        reading = Reading(
+            found.protocol,
+            encoding,
+            compression or found.compression,
+            claim_check,
+            protocol is None,
+        )
+        return reading, batches
+    if protocol is None:
+        raise click.UsageError(
+            f"the messages of {source} are of no protocol that is known: none of the first "
+            f"{head.num_rows} looks like one. Name it with --protocol."
+        )
+    return Reading(protocol, encoding, compression, claim_check, False), batches
+
+
+class Progressing:
+    """Counts what is done on standard error, once it takes longer than two seconds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._started = time.monotonic()
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self._wanted = sys.stderr.isatty()
+
+    def __enter__(self) -> Progressing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def at(self, messages: int, events: int) -> None:
+        """Says how far it is."""
+        if not self._wanted or time.monotonic() - self._started < QUIET_SECONDS:
+            return
+        if self._progress is None:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(pulse_style="cyan"),
+                TextColumn("{task.fields[messages]:,} messages, {task.fields[events]:,} events"),
+                TimeElapsedColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._progress.add_task(self._what, total=None, messages=0, events=0)
+            self._progress.start()
+        self._progress.update(self._task, messages=messages, events=events)
