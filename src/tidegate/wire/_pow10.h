@@ -6,7 +6,7 @@
 #define TG_POW10_MIN (-342)
 #define TG_POW10_MAX (324)
 
-/* tg_pow10[q - TG_POW10_MIN]: the first 128 bits of 10**q, rounded down; exact for 0 <= q <= 55. */
+/* [q - TG_POW10_MIN]: the first 128 bits of 10**q, rounded down. */
 static const uint64_t tg_pow10[667][2] = {
     {0xeef453d6923bd65au, 0x113faa2906a13b3fu}, {0x9558b4661b6565f8u, 0x4ac7ca59a424c507u},
     {0xbaaee17fa23ebf76u, 0x5d79bcf00d2df649u}, {0xe95a99df8ace6f53u, 0xf4d82c2c107973dcu},

@@ -1,12 +1,14 @@
-/* Numbers, text and checksums at the byte level, shared by every compiled module of tidegate.wire.
+/* Numbers, text and checksums at the byte level, shared by every compiled module of
+ * tidegate.wire.
  *
- * Promises: no allocation, no locale, no Python, no state. Nothing outside [p, p + n) is read, and nothing beyond the
- * size that each function states for dst is written, whatever the input. Texts are not NUL-terminated. A function that
- * can refuse its input returns -1 and may have written part of dst.
+ * Promises: no allocation, no locale, no Python, no state. Nothing outside [p, p + n) is read,
+ * and nothing beyond the size that each function states for dst is written, whatever the input.
+ * Texts are not NUL-terminated. A function that can refuse its input returns -1 and may have
+ * written part of dst.
  *
- * Authorities: Go's strconv and encoding/json (TiCDC writes its numbers and binary text with them), RFC 8259 for JSON
- * numbers, RFC 3629 for UTF-8, RFC 4648 for base64. The tables come from tools/make_text_tables.py.
- */
+ * Authorities: Go's strconv and encoding/json (TiCDC writes its numbers and binary text with
+ * them), RFC 8259 for JSON numbers, RFC 3629 for UTF-8, RFC 4648 for base64. The tables come
+ * from tools/make_text_tables.py. */
 #ifndef TG_TEXT_H
 #define TG_TEXT_H
 
@@ -24,7 +26,7 @@
 #include "_goprint.h"
 #include "_pow10.h"
 
-/* ---- words ------------------------------------------------------------------------------------------------------ */
+/* ---- words ----------------------------------------------------------------------------------- */
 
 static inline uint64_t tg_load64(const uint8_t *p) {
     uint64_t word;
@@ -33,18 +35,20 @@ static inline uint64_t tg_load64(const uint8_t *p) {
 }
 
 static inline uint64_t tg_load_le64(const uint8_t *p) {
-#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) || defined(_M_X64) || defined(_M_ARM64)
+#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) || defined(_MSC_VER)
     return tg_load64(p);
 #else
-    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 | (uint64_t)p[4] << 32 |
-           (uint64_t)p[5] << 40 | (uint64_t)p[6] << 48 | (uint64_t)p[7] << 56;
+    uint64_t word = 0;
+    for (int i = 7; i >= 0; i--) word = word << 8 | p[i];
+    return word;
 #endif
 }
 
 /* The full product a * b: returns the low word, *high gets the other. */
 static inline uint64_t tg_mul64(uint64_t a, uint64_t b, uint64_t *high) {
 #if defined(__SIZEOF_INT128__)
-    unsigned __int128 product = (unsigned __int128)a * b;
+    __extension__ unsigned __int128 product = a;
+    product *= b;
     *high = (uint64_t)(product >> 64);
     return (uint64_t)product;
 #elif defined(_MSC_VER) && defined(_M_X64)
@@ -75,8 +79,9 @@ static inline int tg_clz64(uint64_t word) {
 #endif
 }
 
-/* floor(log2(10**q)), and floor(log10(2**e)) or of 3/4 * 2**e, for every exponent that a double can meet. The offset keeps
- * the shifted number positive: C leaves the right shift of a negative one to the compiler. */
+/* floor(log2(10**q)), and floor(log10(2**e)) or of 3/4 * 2**e, for every exponent that a double
+ * can meet. The offset keeps the shifted number positive: C leaves the right shift of a negative
+ * one to the compiler. */
 static inline int tg_floor_log2_pow10(int q) {
     return (int)(((int64_t)q * 1741647 + ((int64_t)4096 << 19)) >> 19) - 4096;
 }
@@ -88,7 +93,7 @@ static inline int tg_floor_log10_pow2(int e, int three_quarters) {
 
 static inline int tg_is_digit(uint8_t byte) { return (uint8_t)(byte - '0') < 10; }
 
-/* ---- integers --------------------------------------------------------------------------------------------------- */
+/* ---- integers -------------------------------------------------------------------------------- */
 
 static const char tg_digit_pairs[201] =
     "00010203040506070809101112131415161718192021222324"
@@ -132,10 +137,10 @@ static inline int tg_format_i64(int64_t v, uint8_t *dst) {
     return 1 + tg_format_u64(0 - (uint64_t)v, dst + 1);
 }
 
-/* ---- shortest text of a floating-point number -------------------------------------------------------------------- */
+/* ---- shortest text of a floating-point number ------------------------------------------------ */
 
-/* floor(c * 10**q * 2**scale) with every lost bit gathered in the lowest one ("round to odd"), for 10**q as the first 128
- * bits rounded up, which is how Schubfach wants it. */
+/* floor(c * 10**q * 2**scale) with every lost bit gathered in the lowest one ("round to odd"),
+ * for 10**q as the first 128 bits rounded up, which is how Schubfach wants it. */
 static inline uint64_t tg_mul_pow10_odd(const uint64_t pow10[2], int inexact, uint64_t c) {
     uint64_t low = pow10[1] + (uint64_t)inexact;
     uint64_t high = pow10[0] + (uint64_t)(low < (uint64_t)inexact);
@@ -147,9 +152,10 @@ static inline uint64_t tg_mul_pow10_odd(const uint64_t pow10[2], int inexact, ui
     return top | (uint64_t)(middle > 1);
 }
 
-/* Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020): of the shortest decimals that read back as
- * c * 2**q, the nearest. `closer` says that the next smaller number is only half as far away as the next larger.
- * Returns the digits d, with the value d * 10**(*exponent); d may end in zeros. */
+/* Schubfach (R. Giulietti, "The Schubfach way to render doubles", 2020): of the shortest
+ * decimals that read back as c * 2**q, the nearest. `closer` says that the next smaller number
+ * is only half as far away as the next larger. Returns the digits d, with the value d *
+ * 10**(*exponent); d may end in zeros. */
 static inline uint64_t tg_shortest(uint64_t c, int q, int closer, int *exponent) {
     int k = tg_floor_log10_pow2(q, closer);
     int h = q + tg_floor_log2_pow10(-k) + 1;
@@ -177,7 +183,8 @@ static inline uint64_t tg_shortest(uint64_t c, int q, int closer, int *exponent)
     return s + (uint64_t)(value > 4 * s + 2 || (value == 4 * s + 2 && (s & 1)));
 }
 
-/* digits * 10**exponent without an exponent, digits not zero. Needs at most 330 bytes for what a double can hold. */
+/* digits * 10**exponent without an exponent, digits not zero. Needs at most 330 bytes for what a
+ * double can hold. */
 static inline int tg_write_positional(uint64_t digits, int exponent, uint8_t *dst) {
     int count, whole;
     if (exponent < 0) {
@@ -205,8 +212,9 @@ static inline int tg_write_positional(uint64_t digits, int exponent, uint8_t *ds
     return 2 - whole + count;
 }
 
-/* The shortest digits that read back as v, as Go's FormatFloat(v, 'f', -1, 64): never an exponent, "-0" for the
- * negative zero; dst >= 400 bytes. Returns the length, -1 for NaN and the infinities. */
+/* The shortest digits that read back as v, as Go's FormatFloat(v, 'f', -1, 64): never an
+ * exponent, "-0" for the negative zero; dst >= 400 bytes. Returns the length, -1 for NaN and the
+ * infinities. */
 static inline int tg_format_double(double v, uint8_t *dst) {
     uint64_t bits, fraction, digits;
     int biased, sign, exponent;
@@ -224,7 +232,8 @@ static inline int tg_format_double(double v, uint8_t *dst) {
         if ((c & (((uint64_t)1 << drop) - 1)) == 0) return sign + tg_format_u64(c >> drop, dst);
     }
     if (biased != 0) {
-        digits = tg_shortest(fraction | (uint64_t)1 << 52, biased - 1075, fraction == 0 && biased > 1, &exponent);
+        int closer = fraction == 0 && biased > 1;
+        digits = tg_shortest(fraction | (uint64_t)1 << 52, biased - 1075, closer, &exponent);
     } else if (fraction != 0) {
         digits = tg_shortest(fraction, -1074, 0, &exponent);
     } else {
@@ -252,7 +261,8 @@ static inline int tg_format_float(float v, uint8_t *dst) {
         if ((c & (((uint32_t)1 << drop) - 1)) == 0) return sign + tg_format_u64(c >> drop, dst);
     }
     if (biased != 0) {
-        digits = tg_shortest(fraction | (uint32_t)1 << 23, biased - 150, fraction == 0 && biased > 1, &exponent);
+        int closer = fraction == 0 && biased > 1;
+        digits = tg_shortest(fraction | (uint32_t)1 << 23, biased - 150, closer, &exponent);
     } else if (fraction != 0) {
         digits = tg_shortest(fraction, -149, 0, &exponent);
     } else {
@@ -262,10 +272,11 @@ static inline int tg_format_float(float v, uint8_t *dst) {
     return sign + tg_write_positional(digits, exponent, dst);
 }
 
-/* ---- decimal text to binary -------------------------------------------------------------------------------------- */
+/* ---- decimal text to binary ------------------------------------------------------------------ */
 
-/* A number text taken apart: whole and fraction are its digits on either side of the point, `exponent` what is written
- * after the e (far too large ones are cut to +-10**15, which is as good). */
+/* A number text taken apart: whole and fraction are its digits on either side of the point,
+ * `exponent` what is written after the e (far too large ones are cut to +-10**15, which is as
+ * good). */
 typedef struct {
     const uint8_t *whole, *fraction;
     size_t whole_count, fraction_count;
@@ -273,8 +284,8 @@ typedef struct {
     int negative, has_point, has_exponent;
 } tg_number;
 
-/* [+-] digits [. digits] [e [+-] digits], with at least one digit before or after the point, and nothing else.
- * Returns 0 or -1. */
+/* [+-] digits [. digits] [e [+-] digits], with at least one digit before or after the point, and
+ * nothing else. Returns 0 or -1. */
 static inline int tg_scan_number(const uint8_t *p, size_t n, tg_number *out) {
     size_t i = 0;
     memset(out, 0, sizeof *out);
@@ -312,7 +323,13 @@ static inline int tg_scan_number(const uint8_t *p, size_t n, tg_number *out) {
     return i == n ? 0 : -1;
 }
 
-/* A natural number of at most 128 * 32 bits; the exact comparison below needs fewer than 90 limbs. */
+/* The digit at place i, counted across the point. */
+static inline uint8_t tg_digit_at(const tg_number *number, size_t i) {
+    return i < number->whole_count ? number->whole[i] : number->fraction[i - number->whole_count];
+}
+
+/* A natural number of at most 128 * 32 bits; the exact comparison below needs fewer than 90
+ * limbs. */
 typedef struct {
     uint32_t limb[128];
     int count;
@@ -350,9 +367,9 @@ static inline int tg_big_compare(const tg_big *a, const tg_big *b) {
     return 0;
 }
 
-/* Compares a number with half * 2**exponent, exactly. A point halfway between two doubles has at most 767 significant
- * digits, so the digits after the 800th only say whether there is anything more. The caller has made sure that both
- * sides are of about the same size. */
+/* Compares a number with half * 2**exponent, exactly. A point halfway between two doubles has at
+ * most 767 significant digits, so the digits after the 800th only say whether there is anything
+ * more. The caller has made sure that both sides are of about the same size. */
 static inline int tg_compare_exact(const tg_number *number, uint64_t half, int exponent) {
     tg_big left, right;
     int64_t q = number->exponent;
@@ -361,8 +378,7 @@ static inline int tg_compare_exact(const tg_number *number, uint64_t half, int e
     left.count = 0;
     for (size_t i = 0; i < number->whole_count + number->fraction_count; i++) {
         int in_fraction = i >= number->whole_count;
-        uint8_t digit =
-            (uint8_t)((in_fraction ? number->fraction[i - number->whole_count] : number->whole[i]) - '0');
+        uint8_t digit = (uint8_t)(tg_digit_at(number, i) - '0');
         if (used == 0 && digit == 0) {
             q -= in_fraction;
         } else if (used < 800) {
@@ -401,14 +417,15 @@ static inline int tg_compare_exact(const tg_number *number, uint64_t half, int e
     return tg_big_compare(&left, &right);
 }
 
-/* The nearest binary number of `precision` bits and smallest normal exponent `min_exponent`, ties to even, as IEEE bits
- * without the sign; may be the infinity or more when it is too large.
+/* The nearest binary number of `precision` bits and smallest normal exponent `min_exponent`,
+ * ties to even, as IEEE bits without the sign; may be the infinity or more when it is too large.
  *
- * The first 19 digits w and the 128-bit power give a product that is too small by less than a known bound. Unless a
- * halfway point lies within that bound, the rounding is decided; if one does, the digits are compared with it exactly.
- * (The idea is Eisel and Lemire's, with an error bound in place of their case analysis.) */
-static inline uint64_t tg_round_number(const tg_number *number, uint64_t w, int64_t q, int truncated, int precision,
-                                       int min_exponent) {
+ * The first 19 digits w and the 128-bit power give a product that is too small by less than a
+ * known bound. Unless a halfway point lies within that bound, the rounding is decided; if one
+ * does, the digits are compared with it exactly. (The idea is Eisel and Lemire's, with an error
+ * bound in place of their case analysis.) */
+static inline uint64_t tg_round_number(const tg_number *number, uint64_t w, int64_t q,
+                                       int truncated, int precision, int min_exponent) {
     const uint64_t infinity = (uint64_t)(2 - 2 * min_exponent + 1) << (precision - 1);
     uint64_t p2, p1, p0, carry, mantissa, rest, half, e2 = 0, e1 = 0, e0 = 0;
     const uint64_t *pow10;
@@ -421,7 +438,7 @@ static inline uint64_t tg_round_number(const tg_number *number, uint64_t w, int6
     p0 = tg_mul64(w, pow10[1], &carry);
     p1 = tg_mul64(w, pow10[0], &p2) + carry;
     p2 += p1 < carry;
-    /* The bound: the power lacks less than 1 in its last place, the digits less than 1 in theirs. */
+    /* The bound: the power lacks less than 1 in its last place, and so do the digits. */
     if (q < 0 || q > 55) e0 = w;
     if (truncated) e2 = (uint64_t)1 << shift;
     exponent = tg_floor_log2_pow10((int)q) - 127 - shift + 191;
@@ -464,12 +481,13 @@ static inline uint64_t tg_round_number(const tg_number *number, uint64_t w, int6
         }
     }
     mantissa += (uint64_t)up;
-    /* The leading bit of a normal mantissa adds one to the exponent field, and so does a carry out of it. */
+    /* The leading bit of a normal mantissa adds one to the exponent field, and so does a carry. */
     if (exponent < min_exponent) return mantissa;
     return ((uint64_t)(exponent - min_exponent) << (precision - 1)) + mantissa;
 }
 
-/* The first 19 significant digits w, and q such that the value is w * 10**q, or a little more if *truncated. */
+/* The first 19 significant digits w, and q such that the value is w * 10**q, or a little more if
+ * *truncated. */
 static inline uint64_t tg_leading_digits(const tg_number *number, int64_t *q, int *truncated) {
     uint64_t w = 0;
     int64_t power = number->exponent;
@@ -504,11 +522,13 @@ static inline uint64_t tg_leading_digits(const tg_number *number, int64_t *q, in
 #define TG_EXACT_ARITHMETIC 0
 #endif
 
-/* The nearest double, ties to even. The text is [+-] digits [. digits] [e [+-] digits] and nothing else. Returns 0, or -1
- * for any other text and for a value too large; one too small gives a zero with its sign. */
+/* The nearest double, ties to even. The text is [+-] digits [. digits] [e [+-] digits] and
+ * nothing else. Returns 0, or -1 for any other text and for a value too large; one too small
+ * gives a zero with its sign. */
 static inline int tg_parse_double(const uint8_t *p, size_t n, double *out) {
-    static const double powers[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
-                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    static const double powers[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                      1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                      1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     tg_number number;
     int64_t q;
     int truncated;
@@ -530,7 +550,8 @@ static inline int tg_parse_double(const uint8_t *p, size_t n, double *out) {
 
 /* The nearest float, rounded once, from the text itself. */
 static inline int tg_parse_float(const uint8_t *p, size_t n, float *out) {
-    static const float powers[11] = {1e0f, 1e1f, 1e2f, 1e3f, 1e4f, 1e5f, 1e6f, 1e7f, 1e8f, 1e9f, 1e10f};
+    static const float powers[11] = {1e0f, 1e1f, 1e2f, 1e3f, 1e4f, 1e5f,
+                                     1e6f, 1e7f, 1e8f, 1e9f, 1e10f};
     tg_number number;
     int64_t q;
     int truncated;
@@ -550,10 +571,11 @@ static inline int tg_parse_float(const uint8_t *p, size_t n, float *out) {
     return 0;
 }
 
-/* ---- decimal text to decimal text -------------------------------------------------------------------------------- */
+/* ---- decimal text to decimal text ------------------------------------------------------------ */
 
 /* Copies the digits [from, to) of a number, counted across its point. */
-static inline uint8_t *tg_copy_digits(const tg_number *number, size_t from, size_t to, uint8_t *dst) {
+static inline uint8_t *tg_copy_digits(const tg_number *number, size_t from, size_t to,
+                                      uint8_t *dst) {
     size_t whole = number->whole_count;
     if (from < to && from < whole) {
         size_t count = (to < whole ? to : whole) - from;
@@ -568,10 +590,6 @@ static inline uint8_t *tg_copy_digits(const tg_number *number, size_t from, size
     return dst;
 }
 
-static inline uint8_t tg_digit_at(const tg_number *number, size_t i) {
-    return i < number->whole_count ? number->whole[i] : number->fraction[i - number->whole_count];
-}
-
 /* The digits of a number without the zeros before and after: [*first, *end), empty for zero. */
 static inline void tg_significant(const tg_number *number, size_t *first, size_t *end) {
     size_t i = 0, j = number->whole_count + number->fraction_count;
@@ -581,15 +599,16 @@ static inline void tg_significant(const tg_number *number, size_t *first, size_t
     *end = j;
 }
 
-/* A JSON number, written positionally: the same digits, no exponent, no zeros at the end of a fraction, no bare point;
- * "-0" stays. At most cap bytes are written. Returns the length, or -1 if the text is no number, its exponent is beyond
- * +-400, or the result is longer than cap. */
+/* A JSON number, written positionally: the same digits, no exponent, no zeros at the end of a
+ * fraction, no bare point; "-0" stays. At most cap bytes are written. Returns the length, or -1
+ * if the text is no number, its exponent is beyond +-400, or the result is longer than cap. */
 static inline int tg_shift_decimal(const uint8_t *p, size_t n, uint8_t *dst, size_t cap) {
     tg_number number;
     size_t first, end, length, leading = 0, trailing = 0;
     int64_t point;
     uint8_t *at = dst;
-    if (n == 0 || p[0] == '+' || tg_scan_number(p, n, &number) < 0 || number.whole_count == 0) return -1;
+    if (n == 0 || p[0] == '+' || tg_scan_number(p, n, &number) < 0) return -1;
+    if (number.whole_count == 0) return -1;
     if (!number.has_exponent && (number.whole_count == 1 || number.whole[0] != '0') &&
         (!number.has_point || (number.fraction_count && p[n - 1] != '0'))) {
         if (n > cap || n > INT_MAX) return -1;
@@ -633,17 +652,20 @@ static inline int tg_shift_decimal(const uint8_t *p, size_t n, uint8_t *dst, siz
     return (int)length;
 }
 
-/* Positional text in the spelling of Go's encoding/json: with an exponent below 1e-6 and from 1e21 on, else as it is.
- * encoding/json shortens e-07 to e-7; keep_exponent_zero leaves strconv's two digits, as newer TiCDC does. The bounds are
- * those of the number's own width: a text that reads as the float 1e-6 is not below it. dst >= n + 24 bytes.
- * Returns the length, or -1 if the text is no number or has an exponent already. */
-static inline int tg_go_json_float(const uint8_t *p, size_t n, int is_float32, int keep_exponent_zero, uint8_t *dst) {
+/* Positional text in the spelling of Go's encoding/json: with an exponent below 1e-6 and from
+ * 1e21 on, else as it is. encoding/json shortens e-07 to e-7; keep_exponent_zero leaves
+ * strconv's two digits, as newer TiCDC does. The bounds are those of the number's own width: a
+ * text that reads as the float 1e-6 is not below it. dst >= n + 24 bytes. Returns the length, or
+ * -1 if the text is no number or has an exponent already. */
+static inline int tg_go_json_float(const uint8_t *p, size_t n, int is_float32,
+                                   int keep_exponent_zero, uint8_t *dst) {
     tg_number number;
     size_t first, end;
     int64_t power;
     int scientific;
     uint8_t *at = dst;
-    if (n == 0 || n > INT_MAX - 24 || p[0] == '+' || tg_scan_number(p, n, &number) < 0 || number.has_exponent) return -1;
+    if (n == 0 || n > INT_MAX - 24 || p[0] == '+' || tg_scan_number(p, n, &number) < 0) return -1;
+    if (number.has_exponent) return -1;
     tg_significant(&number, &first, &end);
     power = (int64_t)number.whole_count - 1 - (int64_t)first;
     scientific = first != end && (power < -6 || power >= 21);
@@ -677,9 +699,10 @@ static inline int tg_go_json_float(const uint8_t *p, size_t n, int is_float32, i
     return (int)(at - dst);
 }
 
-/* ---- UTF-8 and Latin-1 ------------------------------------------------------------------------------------------- */
+/* ---- UTF-8 and Latin-1 ----------------------------------------------------------------------- */
 
-/* How many bytes at the start of [p, p + n) are ASCII, in whole steps of eight or to the first that is not. */
+/* How many bytes at the start of [p, p + n) are ASCII, in whole steps of eight or to the first
+ * that is not. */
 static inline size_t tg_ascii_run(const uint8_t *p, size_t n) {
     const uint64_t high = 0x8080808080808080u;
     size_t i = 0;
@@ -692,8 +715,8 @@ static inline size_t tg_ascii_run(const uint8_t *p, size_t n) {
     return i;
 }
 
-/* One code point at p, n > 0: its length, and the rune; 0 if the bytes are not strict UTF-8 (no surrogates, no
- * overlong forms, nothing beyond U+10FFFF). */
+/* One code point at p, n > 0: its length, and the rune; 0 if the bytes are not strict UTF-8 (no
+ * surrogates, no overlong forms, nothing beyond U+10FFFF). */
 static inline int tg_utf8_rune(const uint8_t *p, size_t n, uint32_t *rune) {
     uint32_t a = p[0];
     if (a < 0x80) {
@@ -758,8 +781,9 @@ static inline int tg_utf8_valid(const uint8_t *p, size_t n) {
     }
 }
 
-/* UTF-8 text of code points up to U+00FF to one byte each (how Canal-JSON carries binary values); dst >= n bytes, may be
- * p itself. Returns the length, or -1 if a code point is larger or the text is not UTF-8. */
+/* UTF-8 text of code points up to U+00FF to one byte each (how Canal-JSON carries binary
+ * values); dst >= n bytes, may be p itself. Returns the length, or -1 if a code point is larger
+ * or the text is not UTF-8. */
 static inline int64_t tg_latin1_from_utf8(const uint8_t *p, size_t n, uint8_t *dst) {
     size_t i = 0, out = 0;
     while (i < n) {
@@ -795,14 +819,15 @@ static inline size_t tg_utf8_from_latin1(const uint8_t *p, size_t n, uint8_t *ds
     return out;
 }
 
-/* ---- base64 ------------------------------------------------------------------------------------------------------ */
+/* ---- base64 ---------------------------------------------------------------------------------- */
 
-/* Standard alphabet with padding; dst >= 4 * ceil(n / 3) bytes, not overlapping p. Returns the length. */
+/* Standard alphabet with padding; dst >= 4 * ceil(n / 3) bytes, not overlapping p. Returns the
+ * length. */
 static inline size_t tg_base64_encode(const uint8_t *p, size_t n, uint8_t *dst) {
     uint8_t *at = dst;
     while (n >= 6) {
-        uint64_t bits = (uint64_t)p[0] << 40 | (uint64_t)p[1] << 32 | (uint64_t)p[2] << 24 | (uint64_t)p[3] << 16 |
-                        (uint64_t)p[4] << 8 | p[5];
+        uint64_t high = (uint64_t)p[0] << 16 | (uint64_t)p[1] << 8 | p[2];
+        uint64_t bits = high << 24 | (uint64_t)p[3] << 16 | (uint64_t)p[4] << 8 | p[5];
         memcpy(at, tg_base64_pair + 2 * (bits >> 36), 2);
         memcpy(at + 2, tg_base64_pair + 2 * (bits >> 24 & 0xfff), 2);
         memcpy(at + 4, tg_base64_pair + 2 * (bits >> 12 & 0xfff), 2);
@@ -830,8 +855,14 @@ static inline size_t tg_base64_encode(const uint8_t *p, size_t n, uint8_t *dst) 
     return (size_t)(at - dst);
 }
 
-/* Canonical base64 only: padding required, unused bits zero, no white space; dst >= 3 * n / 4 + 3 bytes, may be p
- * itself. Returns the length, or -1. */
+/* The 24 bits of four letters, with TG_BASE64_BAD if one is not in the alphabet. */
+static inline uint32_t tg_base64_group(const uint8_t *p) {
+    return tg_base64_bits[0][p[0]] | tg_base64_bits[1][p[1]] | tg_base64_bits[2][p[2]] |
+           tg_base64_bits[3][p[3]];
+}
+
+/* Canonical base64 only: padding required, unused bits zero, no white space; dst >= 3 * n / 4 +
+ * 3 bytes, may be p itself. Returns the length, or -1. */
 static inline int64_t tg_base64_decode(const uint8_t *p, size_t n, uint8_t *dst) {
     uint8_t *at = dst;
     const uint8_t *last;
@@ -841,8 +872,8 @@ static inline int64_t tg_base64_decode(const uint8_t *p, size_t n, uint8_t *dst)
     if (n % 4 != 0) return -1;
     last = p + n - 4;
     for (; last - p >= 8; p += 8) {
-        uint32_t one = tg_base64_bits[0][p[0]] | tg_base64_bits[1][p[1]] | tg_base64_bits[2][p[2]] | tg_base64_bits[3][p[3]];
-        uint32_t two = tg_base64_bits[0][p[4]] | tg_base64_bits[1][p[5]] | tg_base64_bits[2][p[6]] | tg_base64_bits[3][p[7]];
+        uint32_t one = tg_base64_group(p);
+        uint32_t two = tg_base64_group(p + 4);
         if ((one | two) & TG_BASE64_BAD) return -1;
         at[0] = (uint8_t)(one >> 16);
         at[1] = (uint8_t)(one >> 8);
@@ -853,7 +884,7 @@ static inline int64_t tg_base64_decode(const uint8_t *p, size_t n, uint8_t *dst)
         at += 6;
     }
     for (; p < last; p += 4) {
-        bits = tg_base64_bits[0][p[0]] | tg_base64_bits[1][p[1]] | tg_base64_bits[2][p[2]] | tg_base64_bits[3][p[3]];
+        bits = tg_base64_group(p);
         if (bits & TG_BASE64_BAD) return -1;
         at[0] = (uint8_t)(bits >> 16);
         at[1] = (uint8_t)(bits >> 8);
@@ -871,7 +902,7 @@ static inline int64_t tg_base64_decode(const uint8_t *p, size_t n, uint8_t *dst)
     return (int64_t)(at - dst);
 }
 
-/* ---- Go's quoted strings ----------------------------------------------------------------------------------------- */
+/* ---- Go's quoted strings --------------------------------------------------------------------- */
 
 /* Go's strconv.IsPrint. */
 static inline int tg_go_is_print(uint32_t rune) {
@@ -896,8 +927,8 @@ static inline uint8_t *tg_write_hex(uint32_t value, int digits, uint8_t *dst) {
     return dst + digits;
 }
 
-/* What Go's strconv.Quote writes between its quotes (the Open protocol's form of binary strings); dst >= 4 * n bytes,
- * not overlapping p. Returns the length. */
+/* What Go's strconv.Quote writes between its quotes (the Open protocol's form of binary
+ * strings); dst >= 4 * n bytes, not overlapping p. Returns the length. */
 static inline size_t tg_go_quote(const uint8_t *p, size_t n, uint8_t *dst) {
     /* The letter after the backslash for the bytes 7 to 13. */
     static const char letters[] = "abtnvfr";
@@ -952,8 +983,8 @@ static inline int tg_hex_digit(uint8_t byte) {
     return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : -1;
 }
 
-/* The bytes that such a text stands for; dst >= n bytes, may be p itself. Bytes that are no escape are copied as they
- * are. Returns the length, or -1 on an escape that Go does not have. */
+/* The bytes that such a text stands for; dst >= n bytes, may be p itself. Bytes that are no
+ * escape are copied as they are. Returns the length, or -1 on an escape that Go does not have. */
 static inline int64_t tg_go_unquote(const uint8_t *p, size_t n, uint8_t *dst) {
     size_t i = 0, out = 0;
     while (i < n) {
@@ -982,7 +1013,8 @@ static inline int64_t tg_go_unquote(const uint8_t *p, size_t n, uint8_t *dst) {
             default: break;
         }
         if (digits == 0) {
-            if (letter > '3' || letter < '0' || n - i < 2 || (p[i] & 0xf8) != '0' || (p[i + 1] & 0xf8) != '0') return -1;
+            if (letter > '3' || letter < '0' || n - i < 2) return -1;
+            if ((p[i] & 0xf8) != '0' || (p[i + 1] & 0xf8) != '0') return -1;
             dst[out++] = (uint8_t)((letter & 7) << 6 | (p[i] & 7) << 3 | (p[i + 1] & 7));
             i += 2;
             continue;
@@ -1004,7 +1036,7 @@ static inline int64_t tg_go_unquote(const uint8_t *p, size_t n, uint8_t *dst) {
     return (int64_t)out;
 }
 
-/* ---- hash and checksums ------------------------------------------------------------------------------------------ */
+/* ---- hash and checksums ---------------------------------------------------------------------- */
 
 static inline uint64_t tg_fold(uint64_t a, uint64_t b) {
     uint64_t high;
@@ -1012,12 +1044,14 @@ static inline uint64_t tg_fold(uint64_t a, uint64_t b) {
     return low ^ high;
 }
 
-/* A 64-bit hash for ids that are stored and compared across machines. FROZEN: its values are in users' tables, and the
- * tests hold vectors. It is not meant to resist someone who looks for collisions.
+/* A 64-bit hash for ids that are stored and compared across machines. FROZEN: its values are in
+ * users' tables, and the tests hold vectors. It is not meant to resist someone who looks for
+ * collisions.
  *
  *   h = (seed + A) ^ n * B;   for each 8 bytes w, little-endian:   h = fold(h ^ w, C)
  *   the last 0 to 7 bytes, zero-filled:   h = fold(h ^ w, D);   then SplitMix64's finaliser.
- * fold(a, b) is the low word of the 128-bit product a * b, xor the high word; A to D are digits of pi. */
+ * fold(a, b) is the low word of the 128-bit product a * b, xor the high word; A to D are digits
+ * of pi. */
 static inline uint64_t tg_hash(const uint8_t *p, size_t n, uint64_t seed) {
     uint64_t h = (seed + 0x243f6a8885a308d3u) ^ (uint64_t)n * 0xbe5466cf34e90c6du;
     uint64_t tail = 0;
@@ -1029,12 +1063,13 @@ static inline uint64_t tg_hash(const uint8_t *p, size_t n, uint64_t seed) {
     return h ^ h >> 31;
 }
 
-static inline uint32_t tg_crc_update(const uint32_t table[8][256], uint32_t crc, const uint8_t *p, size_t n) {
+static inline uint32_t tg_crc_update(const uint32_t table[8][256], uint32_t crc, const uint8_t *p,
+                                     size_t n) {
     for (; n >= 8; p += 8, n -= 8) {
         uint64_t word = tg_load_le64(p) ^ crc;
         crc = table[7][word & 0xff] ^ table[6][word >> 8 & 0xff] ^ table[5][word >> 16 & 0xff] ^
-              table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^ table[2][word >> 40 & 0xff] ^
-              table[1][word >> 48 & 0xff] ^ table[0][word >> 56];
+              table[4][word >> 24 & 0xff] ^ table[3][word >> 32 & 0xff] ^
+              table[2][word >> 40 & 0xff] ^ table[1][word >> 48 & 0xff] ^ table[0][word >> 56];
     }
     for (; n > 0; p++, n--) crc = crc >> 8 ^ table[0][(crc ^ *p) & 0xff];
     return crc;
@@ -1045,7 +1080,8 @@ static inline uint32_t tg_crc32c(const uint8_t *p, size_t n) {
     return ~tg_crc_update(tg_crc32c_table, 0xffffffffu, p, n);
 }
 
-/* CRC-32 (IEEE) of the bytes, continued from `crc`: 0 to begin with, then what the call before returned. */
+/* CRC-32 (IEEE) of the bytes, continued from `crc`: 0 to begin with, then what the call before
+ * returned. */
 static inline uint32_t tg_crc32(uint32_t crc, const uint8_t *p, size_t n) {
     return ~tg_crc_update(tg_crc32_table, ~crc, p, n);
 }

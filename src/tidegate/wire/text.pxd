@@ -1,4 +1,4 @@
-# The byte-level functions of _text.h, for the other compiled modules. The header states each contract.
+# The byte-level functions of _text.h, for the other compiled modules; the header has the contracts.
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -15,7 +15,9 @@ cdef extern from "_text.h" nogil:
     int tg_parse_double(const uint8_t *p, size_t n, double *out) noexcept
     int tg_parse_float(const uint8_t *p, size_t n, float *out) noexcept
     int tg_shift_decimal(const uint8_t *p, size_t n, uint8_t *dst, size_t cap) noexcept
-    int tg_go_json_float(const uint8_t *p, size_t n, int is_float32, int keep_exponent_zero, uint8_t *dst) noexcept
+    int tg_go_json_float(
+        const uint8_t *p, size_t n, int is_float32, int keep_exponent_zero, uint8_t *dst
+    ) noexcept
 
     size_t tg_ascii_run(const uint8_t *p, size_t n) noexcept
     int tg_utf8_rune(const uint8_t *p, size_t n, uint32_t *rune) noexcept

@@ -1,7 +1,7 @@
 """Numbers, text and checksums as the wire spells them: the Python face of _text.h.
 
-For tests and rare use; compiled modules call the C functions through text.pxd. A text that a function cannot take
-raises ValueError.
+For tests and rare use; compiled modules call the C functions through text.pxd. A text that a
+function cannot take raises ValueError.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -69,14 +69,18 @@ def parse_float(bytes text not None) -> float:
 
 
 def shift_decimal(bytes text not None, Py_ssize_t cap=-1) -> bytes:
-    """A JSON number with the same digits and no exponent, at most cap bytes long if cap is given."""
+    """A JSON number with the same digits and no exponent, at most cap bytes if cap is given."""
     cdef Py_ssize_t size = cap if cap >= 0 else len(text) + 403
     cdef bytes buffer = scratch(size)
-    cdef int length = tg_shift_decimal(start(text), <size_t>len(text), <uint8_t *>start(buffer), <size_t>size)
+    cdef int length = tg_shift_decimal(
+        start(text), <size_t>len(text), <uint8_t *>start(buffer), <size_t>size
+    )
     return cut(buffer, length, f"{text!r} is not a JSON number of usable size.")
 
 
-def go_json_float(bytes text not None, *, bint float32=False, bint keep_exponent_zero=False) -> bytes:
+def go_json_float(
+    bytes text not None, *, bint float32=False, bint keep_exponent_zero=False
+) -> bytes:
     """A positional number as Go's encoding/json spells a float."""
     cdef bytes buffer = scratch(len(text) + 24)
     cdef int length = tg_go_json_float(
@@ -93,7 +97,9 @@ def utf8_valid(bytes data not None) -> bool:
 def latin1_from_utf8(bytes text not None) -> bytes:
     """The bytes that a UTF-8 text of code points up to U+00FF stands for."""
     cdef bytes buffer = scratch(len(text))
-    cdef int64_t length = tg_latin1_from_utf8(start(text), <size_t>len(text), <uint8_t *>start(buffer))
+    cdef int64_t length = tg_latin1_from_utf8(
+        start(text), <size_t>len(text), <uint8_t *>start(buffer)
+    )
     return cut(buffer, length, "The text is not UTF-8, or has a code point above U+00FF.")
 
 
@@ -112,7 +118,9 @@ def base64_encode(bytes data not None) -> bytes:
 def base64_decode(bytes text not None) -> bytes:
     """The bytes of canonical base64: padded, no white space, unused bits zero."""
     cdef bytes buffer = scratch(3 * len(text) // 4 + 3)
-    cdef int64_t length = tg_base64_decode(start(text), <size_t>len(text), <uint8_t *>start(buffer))
+    cdef int64_t length = tg_base64_decode(
+        start(text), <size_t>len(text), <uint8_t *>start(buffer)
+    )
     return cut(buffer, length, "The text is not canonical base64.")
 
 
@@ -130,7 +138,9 @@ def go_quote(bytes data not None) -> bytes:
 def go_unquote(bytes text not None) -> bytes:
     """The bytes that a Go string literal stands for, given without its quotes."""
     cdef bytes buffer = scratch(len(text))
-    cdef int64_t length = tg_go_unquote(start(text), <size_t>len(text), <uint8_t *>start(buffer))
+    cdef int64_t length = tg_go_unquote(
+        start(text), <size_t>len(text), <uint8_t *>start(buffer)
+    )
     return cut(buffer, length, "The text has an escape that Go does not know.")
 
 
