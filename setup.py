@@ -10,7 +10,9 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-compile_args = ["-O3", "-fno-strict-aliasing", "-Wno-unused-function"]
+# These warn of C that Cython writes, not of ours.
+quiet_args = ["-Wno-unused-function", "-Wno-sign-compare", "-Wno-discarded-qualifiers"]
+compile_args = ["-O3", "-fno-strict-aliasing"]
 link_args = []
 macros = []
 if os.environ.get("TIDEGATE_PORTABLE") == "1":
@@ -26,7 +28,7 @@ extensions = [
         [str(path)],
         include_dirs=["src/tidegate/wire"],
         depends=headers,
-        extra_compile_args=compile_args,
+        extra_compile_args=compile_args + quiet_args,
         extra_link_args=link_args,
         define_macros=macros,
     )

@@ -116,8 +116,9 @@ def loaded_by(statement: str) -> set[str]:
         f"{statement}; print('\\n'.join(set(sys.modules) - before))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
+    assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
 

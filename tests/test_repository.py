@@ -124,7 +124,7 @@ def says_what_it_is_for(path: Path) -> bool:
 
 
 def test_every_source_file_says_what_it_is_for() -> None:
-    kinds = {".py", ".pyx", ".pxd", ".pyi", ".h"}
+    kinds = {".py", ".pyx", ".pxd", ".h"}  # a stub is spoken for by its module
     sources = [path for path in under("src") if path.suffix in kinds]
     assert [named(path) for path in sources if not says_what_it_is_for(path)] == []
 
