@@ -1,0 +1,1 @@
+"""Fuzzing the decoders: `make fuzz`."""
