@@ -6,7 +6,7 @@
 _pow10.h       10**q for every q that a double needs, cut to its first 128 bits.
 _goprint.h     the runes beyond ASCII that Go's strconv.IsPrint calls printable: letters, marks,
                numbers, punctuation and symbols of Unicode 15.0.0, Go's version since 1.21.
-_codetables.h  CRC-32, CRC-32C and base64.
+_codetables.h  CRC-32, CRC-32C, base64, the UTF-8 automaton, hex digits and Go's escapes.
 """
 
 import argparse
@@ -163,6 +163,75 @@ def base64_text() -> str:
     )
 
 
+# The states of the UTF-8 automaton, and for each the bytes it takes and where they lead. The state
+# is the shift at which a table entry holds the next one; what is not listed leads to "reject".
+UTF8_STATES = ("accept", "reject", "one", "two", "three", "e0", "ed", "f0", "f4")
+UTF8_STEPS = (
+    ("accept", 0x00, 0x7F, "accept"),
+    ("accept", 0xC2, 0xDF, "one"),
+    ("accept", 0xE0, 0xE0, "e0"),
+    ("accept", 0xE1, 0xEC, "two"),
+    ("accept", 0xED, 0xED, "ed"),
+    ("accept", 0xEE, 0xEF, "two"),
+    ("accept", 0xF0, 0xF0, "f0"),
+    ("accept", 0xF1, 0xF3, "three"),
+    ("accept", 0xF4, 0xF4, "f4"),
+    ("one", 0x80, 0xBF, "accept"),
+    ("two", 0x80, 0xBF, "one"),
+    ("three", 0x80, 0xBF, "two"),
+    ("e0", 0xA0, 0xBF, "one"),
+    ("ed", 0x80, 0x9F, "one"),
+    ("f0", 0x90, 0xBF, "two"),
+    ("f4", 0x80, 0x8F, "two"),
+)
+
+
+def utf8_text() -> str:
+    shift = {state: 6 * place for place, state in enumerate(UTF8_STATES)}
+    steps = []
+    for byte in range(256):
+        following = dict.fromkeys(UTF8_STATES, "reject")
+        for state, first, last, then in UTF8_STEPS:
+            if first <= byte <= last:
+                following[state] = then
+        steps.append(sum(shift[then] << shift[state] for state, then in following.items()))
+    return (
+        f"#define TG_UTF8_ACCEPT {shift['accept']}\n#define TG_UTF8_REJECT {shift['reject']}\n"
+        "static const uint64_t tg_utf8_steps[256] = {\n"
+        + rows((f"0x{step:016x}u" for step in steps), 4)
+        + "};\n\n"
+    )
+
+
+def hex_text() -> str:
+    values = [
+        int(chr(byte), 16) if chr(byte) in "0123456789abcdefABCDEF" else 255 for byte in range(256)
+    ]
+    return (
+        "/* The value of a hex digit; 255 for other bytes. */\n"
+        "static const uint8_t tg_hex_value[256] = {\n" + rows(map(str, values), 16) + "};\n\n"
+    )
+
+
+def escapes_text() -> str:
+    """A byte outside valid UTF-8 sequences, as Go quotes it."""
+    named = {7: "a", 8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 92: "\\"}
+    entries = []
+    for byte in range(256):
+        if byte in named:
+            escape = "\\" + named[byte]
+        elif 0x20 <= byte < 0x7F:
+            escape = chr(byte)
+        else:
+            escape = f"\\x{byte:02x}"
+        codes = [*escape.encode(), 0, 0, 0][:4]
+        entries.append("{" + ", ".join(map(str, [*codes, len(escape)])) + "}")
+    return (
+        "/* What Go's strconv.Quote writes for a single byte, and how many bytes that is. */\n"
+        "static const uint8_t tg_go_escapes[256][5] = {\n" + rows(entries, 4) + "};\n\n"
+    )
+
+
 def codetables_header() -> str:
     return (
         NOTE
@@ -170,6 +239,9 @@ def codetables_header() -> str:
         + crc_text("tg_crc32_table", 0xEDB88320)
         + crc_text("tg_crc32c_table", 0x82F63B78)
         + base64_text()
+        + utf8_text()
+        + hex_text()
+        + escapes_text()
         + "#endif\n"
     )
 

@@ -28,6 +28,14 @@
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
+#if defined(__BYTE_ORDER__) && defined(__ORDER_LITTLE_ENDIAN__)
+#define TG_LITTLE_ENDIAN (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+#elif defined(_MSC_VER)
+#define TG_LITTLE_ENDIAN 1
+#else
+#define TG_LITTLE_ENDIAN 0
+#endif
+
 static inline uint64_t tg_load64(const uint8_t *p) {
     uint64_t word;
     memcpy(&word, p, 8);
@@ -35,13 +43,28 @@ static inline uint64_t tg_load64(const uint8_t *p) {
 }
 
 static inline uint64_t tg_load_le64(const uint8_t *p) {
-#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) || defined(_MSC_VER)
+#if TG_LITTLE_ENDIAN
     return tg_load64(p);
 #else
     uint64_t word = 0;
     for (int i = 7; i >= 0; i--) word = word << 8 | p[i];
     return word;
 #endif
+}
+
+static inline void tg_store_le64(uint64_t word, uint8_t *dst) {
+#if TG_LITTLE_ENDIAN
+    memcpy(dst, &word, 8);
+#else
+    for (int i = 0; i < 8; i++) dst[i] = (uint8_t)(word >> (8 * i));
+#endif
+}
+
+#define TG_EACH_BYTE(byte) ((uint64_t)(byte) * 0x0101010101010101u)
+
+/* Not 0 if a byte of the word is 0. */
+static inline uint64_t tg_any_zero(uint64_t word) {
+    return (word - TG_EACH_BYTE(0x01)) & ~word & TG_EACH_BYTE(0x80);
 }
 
 /* The full product a * b: returns the low word, *high gets the other. */
@@ -79,6 +102,15 @@ static inline int tg_clz64(uint64_t word) {
 #endif
 }
 
+/* Trailing zero bits of a word that is not zero. */
+static inline int tg_ctz64(uint64_t word) {
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctzll(word);
+#else
+    return 63 - tg_clz64(word & (0 - word));
+#endif
+}
+
 /* floor(log2(10**q)), and floor(log10(2**e)) or of 3/4 * 2**e, for every exponent that a double
  * can meet. The offset keeps the shifted number positive: C leaves the right shift of a negative
  * one to the compiler. */
@@ -95,39 +127,43 @@ static inline int tg_is_digit(uint8_t byte) { return (uint8_t)(byte - '0') < 10;
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-static const char tg_digit_pairs[201] =
-    "00010203040506070809101112131415161718192021222324"
-    "25262728293031323334353637383940414243444546474849"
-    "50515253545556575859606162636465666768697071727374"
-    "75767778798081828384858687888990919293949596979899";
-
-static inline int tg_count_digits(uint64_t v) {
-    int count = 1;
-    for (;;) {
-        if (v < 10) return count;
-        if (v < 100) return count + 1;
-        if (v < 1000) return count + 2;
-        if (v < 10000) return count + 3;
-        v /= 10000;
-        count += 4;
-    }
-}
-
-/* Writes exactly count digits of v, which has no more than that many. */
-static inline void tg_write_digits(uint64_t v, int count, uint8_t *dst) {
-    while (count >= 2) {
-        uint64_t rest = v / 100;
-        count -= 2;
-        memcpy(dst + count, tg_digit_pairs + 2 * (v - rest * 100), 2);
-        v = rest;
-    }
-    if (count) dst[0] = (uint8_t)('0' + v % 10);
+/* The eight digits of v < 10**8, one a byte, the first in the lowest: split in halves three times,
+ * all parts at once. The factors are 2**20 / 100 and 2**10 / 10, rounded up. */
+static inline uint64_t tg_eight_digits(uint32_t v) {
+    uint64_t parts = v / 10000 | (uint64_t)(v % 10000) << 32;
+    uint64_t high = (parts * 10486) >> 20 & 0x0000007f0000007fu;
+    parts = high | (parts - high * 100) << 16;
+    high = (parts * 103) >> 10 & 0x000f000f000f000fu;
+    return high | (parts - high * 10) << 8;
 }
 
 /* Decimal text of an integer; dst >= 24 bytes. Returns the length. */
 static inline int tg_format_u64(uint64_t v, uint8_t *dst) {
-    int count = tg_count_digits(v);
-    tg_write_digits(v, count, dst);
+    const uint64_t zeros = TG_EACH_BYTE('0');
+    uint64_t middle = 0, low = 0, digits;
+    int blocks = 0, count;
+    if (v >= 100000000) {
+        low = tg_eight_digits((uint32_t)(v % 100000000));
+        v /= 100000000;
+        blocks = 1;
+        if (v >= 100000000) {
+            middle = tg_eight_digits((uint32_t)(v % 100000000));
+            v /= 100000000;
+            blocks = 2;
+        }
+    }
+    digits = tg_eight_digits((uint32_t)v);
+    /* Leading zeros go, but the last digit stays. */
+    count = 8 - tg_ctz64(digits | (uint64_t)1 << 56) / 8;
+    tg_store_le64((digits | zeros) >> (64 - 8 * count), dst);
+    if (blocks == 2) {
+        tg_store_le64(middle | zeros, dst + count);
+        count += 8;
+    }
+    if (blocks != 0) {
+        tg_store_le64(low | zeros, dst + count);
+        count += 8;
+    }
     return count;
 }
 
@@ -183,32 +219,41 @@ static inline uint64_t tg_shortest(uint64_t c, int q, int closer, int *exponent)
     return s + (uint64_t)(value > 4 * s + 2 || (value == 4 * s + 2 && (s & 1)));
 }
 
-/* digits * 10**exponent without an exponent, digits not zero. Needs at most 330 bytes for what a
- * double can hold. */
+/* digits * 10**exponent without an exponent, digits not zero; dst >= 390 bytes for what a double
+ * can hold (the texts are shorter, but whole words are written). */
 static inline int tg_write_positional(uint64_t digits, int exponent, uint8_t *dst) {
+    uint8_t text[24];
     int count, whole;
     if (exponent < 0) {
-        while (digits % 10 == 0) {
+        while (digits % 10000 == 0) {
+            digits /= 10000;
+            exponent += 4;
+        }
+        if (digits % 100 == 0) {
+            digits /= 100;
+            exponent += 2;
+        }
+        if (digits % 10 == 0) {
             digits /= 10;
-            exponent++;
+            exponent += 1;
         }
     }
-    count = tg_count_digits(digits);
-    whole = count + exponent;
     if (exponent >= 0) {
-        tg_write_digits(digits, count, dst);
+        count = tg_format_u64(digits, dst);
         memset(dst + count, '0', (size_t)exponent);
-        return whole;
+        return count + exponent;
     }
+    count = tg_format_u64(digits, text);
+    whole = count + exponent;
     if (whole > 0) {
-        tg_write_digits(digits, count, dst + 1);
-        memmove(dst, dst + 1, (size_t)whole);
+        memcpy(dst, text, 24);
         dst[whole] = '.';
+        memcpy(dst + whole + 1, text + whole, (size_t)(count - whole));
         return count + 1;
     }
     memset(dst, '0', (size_t)(2 - whole));
     dst[1] = '.';
-    tg_write_digits(digits, count, dst + 2 - whole);
+    memcpy(dst + 2 - whole, text, 24);
     return 2 - whole + count;
 }
 
@@ -275,11 +320,12 @@ static inline int tg_format_float(float v, uint8_t *dst) {
 /* ---- decimal text to binary ------------------------------------------------------------------ */
 
 /* A number text taken apart: whole and fraction are its digits on either side of the point,
- * `exponent` what is written after the e (far too large ones are cut to +-10**15, which is as
- * good). */
+ * `digits` all of them as one number, modulo 2**64 (so it is right for up to 19), `exponent`
+ * what is written after the e (far too large ones are cut to +-10**15, which is as good). */
 typedef struct {
     const uint8_t *whole, *fraction;
     size_t whole_count, fraction_count;
+    uint64_t digits;
     int64_t exponent;
     int negative, has_point, has_exponent;
 } tg_number;
@@ -288,23 +334,25 @@ typedef struct {
  * nothing else. Returns 0 or -1. */
 static inline int tg_scan_number(const uint8_t *p, size_t n, tg_number *out) {
     size_t i = 0;
+    uint64_t digits = 0;
     memset(out, 0, sizeof *out);
     if (n > 0 && (p[0] == '-' || p[0] == '+')) {
         out->negative = p[0] == '-';
         i = 1;
     }
     out->whole = p + i;
-    while (i < n && tg_is_digit(p[i])) i++;
+    for (; i < n && tg_is_digit(p[i]); i++) digits = digits * 10 + (p[i] & 15u);
     out->whole_count = (size_t)(p + i - out->whole);
     out->fraction = p + i;
     if (i < n && p[i] == '.') {
         out->has_point = 1;
         i++;
         out->fraction = p + i;
-        while (i < n && tg_is_digit(p[i])) i++;
+        for (; i < n && tg_is_digit(p[i]); i++) digits = digits * 10 + (p[i] & 15u);
         out->fraction_count = (size_t)(p + i - out->fraction);
     }
     if (out->whole_count + out->fraction_count == 0) return -1;
+    out->digits = digits;
     if (i < n && (p[i] == 'e' || p[i] == 'E')) {
         int down = 0;
         out->has_exponent = 1;
@@ -493,6 +541,11 @@ static inline uint64_t tg_leading_digits(const tg_number *number, int64_t *q, in
     int64_t power = number->exponent;
     int dropped = 0;
     size_t i;
+    if (number->whole_count + number->fraction_count <= 19) {
+        *q = power - (int64_t)number->fraction_count;
+        *truncated = 0;
+        return number->digits;
+    }
     for (i = 0; i < number->whole_count; i++) {
         uint8_t digit = (uint8_t)(number->whole[i] - '0');
         if (w < 1000000000000000000u) {
@@ -701,10 +754,9 @@ static inline int tg_go_json_float(const uint8_t *p, size_t n, int is_float32,
 
 /* ---- UTF-8 and Latin-1 ----------------------------------------------------------------------- */
 
-/* How many bytes at the start of [p, p + n) are ASCII, in whole steps of eight or to the first
- * that is not. */
+/* How many bytes at the start of [p, p + n) are ASCII. */
 static inline size_t tg_ascii_run(const uint8_t *p, size_t n) {
-    const uint64_t high = 0x8080808080808080u;
+    const uint64_t high = TG_EACH_BYTE(0x80);
     size_t i = 0;
     while (n - i >= 16) {
         if ((tg_load64(p + i) | tg_load64(p + i + 8)) & high) break;
@@ -764,21 +816,24 @@ static inline int tg_utf8_write(uint32_t rune, uint8_t *dst) {
     return 4;
 }
 
-/* Whether the bytes are strict UTF-8. */
+/* Whether the bytes are strict UTF-8. The automaton's state is a shift: each byte's entry holds the
+ * next state for each state, six bits each, so a step costs one load and one shift. */
 static inline int tg_utf8_valid(const uint8_t *p, size_t n) {
+    const uint64_t high = TG_EACH_BYTE(0x80);
+    uint64_t state = TG_UTF8_ACCEPT;
     size_t i = 0;
-    for (;;) {
-        uint32_t rune;
-        int length;
-        i += tg_ascii_run(p + i, n - i);
-        if (i == n) return 1;
-        do {
-            length = tg_utf8_rune(p + i, n - i, &rune);
-            if (length == 0) return 0;
-            i += (size_t)length;
-            if (i == n) return 1;
-        } while (p[i] >= 0x80);
+    while (n - i >= 16) {
+        if (((tg_load64(p + i) | tg_load64(p + i + 8)) & high) != 0) {
+            for (int k = 0; k < 16; k++) state = tg_utf8_steps[p[i + (size_t)k]] >> (state & 63);
+            if ((state & 63) == TG_UTF8_REJECT) return 0;
+        } else if ((state & 63) != TG_UTF8_ACCEPT) {
+            return 0;
+        }
+        i += 16;
     }
+    if (n - i >= 8 && (state & 63) == TG_UTF8_ACCEPT && (tg_load64(p + i) & high) == 0) i += 8;
+    for (; i < n; i++) state = tg_utf8_steps[p[i]] >> (state & 63);
+    return (state & 63) == TG_UTF8_ACCEPT;
 }
 
 /* UTF-8 text of code points up to U+00FF to one byte each (how Canal-JSON carries binary
@@ -786,12 +841,29 @@ static inline int tg_utf8_valid(const uint8_t *p, size_t n) {
  * or the text is not UTF-8. */
 static inline int64_t tg_latin1_from_utf8(const uint8_t *p, size_t n, uint8_t *dst) {
     size_t i = 0, out = 0;
+    while (n - i >= 16) {
+        uint64_t one = tg_load64(p + i), two = tg_load64(p + i + 8);
+        if (((one | two) & TG_EACH_BYTE(0x80)) == 0) {
+            memcpy(dst + out, &one, 8);
+            memcpy(dst + out + 8, &two, 8);
+            i += 16;
+            out += 16;
+        } else {
+            /* Without branches: in binary data nobody can guess them. */
+            size_t end = i + 8;
+            unsigned bad = 0;
+            while (i < end) {
+                unsigned byte = p[i], next = p[i + 1], wide = byte >> 7;
+                bad |= (0 - wide) & (((byte & 0xfe) ^ 0xc2) | ((next & 0xc0) ^ 0x80));
+                dst[out++] = (uint8_t)(byte << 6 * wide | (next & 0x3f & (0 - wide)));
+                i += 1 + wide;
+            }
+            if (bad) return -1;
+        }
+    }
     while (i < n) {
         if (p[i] < 0x80) {
-            size_t run = tg_ascii_run(p + i, n - i);
-            memmove(dst + out, p + i, run);
-            i += run;
-            out += run;
+            dst[out++] = p[i++];
         } else {
             if ((p[i] & 0xfe) != 0xc2 || n - i < 2 || (p[i + 1] & 0xc0) != 0x80) return -1;
             dst[out++] = (uint8_t)(p[i] << 6 | (p[i + 1] & 0x3f));
@@ -805,15 +877,18 @@ static inline int64_t tg_latin1_from_utf8(const uint8_t *p, size_t n, uint8_t *d
 static inline size_t tg_utf8_from_latin1(const uint8_t *p, size_t n, uint8_t *dst) {
     size_t i = 0, out = 0;
     while (i < n) {
-        if (p[i] < 0x80) {
-            size_t run = tg_ascii_run(p + i, n - i);
-            memcpy(dst + out, p + i, run);
-            i += run;
-            out += run;
-        } else {
-            dst[out++] = (uint8_t)(0xc0 | p[i] >> 6);
-            dst[out++] = (uint8_t)(0x80 | (p[i] & 0x3f));
-            i++;
+        size_t end = n - i < 8 ? n : i + 8;
+        if (end - i == 8 && (tg_load64(p + i) & TG_EACH_BYTE(0x80)) == 0) {
+            memcpy(dst + out, p + i, 8);
+            i = end;
+            out += 8;
+            continue;
+        }
+        for (; i < end; i++) {
+            unsigned wide = p[i] >> 7;
+            dst[out] = (uint8_t)(p[i] >> 6 * wide | 0xc0 * wide);
+            dst[out + 1] = (uint8_t)(0x80 | (p[i] & 0x3f));
+            out += 1 + wide;
         }
     }
     return out;
@@ -908,6 +983,7 @@ static inline int64_t tg_base64_decode(const uint8_t *p, size_t n, uint8_t *dst)
 static inline int tg_go_is_print(uint32_t rune) {
     size_t low = 0, high = TG_GOPRINT_COUNT;
     if (rune < 0x80) return rune >= 0x20 && rune < 0x7f;
+    if (rune >= 0x4e00 && rune <= 0x9fff) return 1; /* most of Chinese */
     while (low < high) {
         size_t middle = (low + high) / 2;
         if (tg_goprint[middle][1] < rune) {
@@ -927,60 +1003,56 @@ static inline uint8_t *tg_write_hex(uint32_t value, int digits, uint8_t *dst) {
     return dst + digits;
 }
 
+/* Whether all eight bytes are printable ASCII and neither a quote nor a backslash. */
+static inline int tg_all_plain(uint64_t word) {
+    uint64_t control = word - TG_EACH_BYTE(0x20);
+    uint64_t quote = tg_any_zero(word ^ TG_EACH_BYTE('"'));
+    uint64_t backslash = tg_any_zero(word ^ TG_EACH_BYTE('\\'));
+    uint64_t rubout = tg_any_zero(word ^ TG_EACH_BYTE(0x7f));
+    return ((word | control | quote | backslash | rubout) & TG_EACH_BYTE(0x80)) == 0;
+}
+
 /* What Go's strconv.Quote writes between its quotes (the Open protocol's form of binary
  * strings); dst >= 4 * n bytes, not overlapping p. Returns the length. */
 static inline size_t tg_go_quote(const uint8_t *p, size_t n, uint8_t *dst) {
-    /* The letter after the backslash for the bytes 7 to 13. */
-    static const char letters[] = "abtnvfr";
     uint8_t *at = dst;
     size_t i = 0;
     while (i < n) {
-        uint8_t byte = p[i];
-        uint32_t rune = 0;
-        int length;
-        if (byte < 0x80) {
-            i++;
-            if (byte == '"' || byte == '\\') {
-                *at++ = '\\';
-                *at++ = byte;
-            } else if (byte >= 0x20 && byte != 0x7f) {
-                *at++ = byte;
-            } else if (byte >= 7 && byte <= 13) {
-                *at++ = '\\';
-                *at++ = (uint8_t)letters[byte - 7];
-            } else {
-                *at++ = '\\';
-                *at++ = 'x';
-                at = tg_write_hex(byte, 2, at);
+        size_t end = n - i < 8 ? n : i + 8;
+        if (end - i == 8 && tg_all_plain(tg_load64(p + i))) {
+            memcpy(at, p + i, 8);
+            at += 8;
+            i = end;
+            continue;
+        }
+        while (i < end) {
+            uint8_t byte = p[i];
+            uint8_t next = n - i > 1 ? p[i + 1] : 0;
+            uint32_t rune = 0;
+            int length = 0;
+            if ((byte >= 0xc2) & ((next & 0xc0) == 0x80)) {
+                length = tg_utf8_rune(p + i, n - i, &rune);
             }
-            continue;
+            if (length == 0) {
+                /* Four bytes are written whatever the length: the room is four for each byte. */
+                memcpy(at, tg_go_escapes[byte], 4);
+                at += tg_go_escapes[byte][4];
+                i++;
+                continue;
+            }
+            if (tg_go_is_print(rune)) {
+                memcpy(at, p + i, (size_t)length);
+                at += length;
+            } else {
+                int wide = rune >= 0x10000;
+                *at++ = '\\';
+                *at++ = wide ? 'U' : 'u';
+                at = tg_write_hex(rune, wide ? 8 : 4, at);
+            }
+            i += (size_t)length;
         }
-        length = tg_utf8_rune(p + i, n - i, &rune);
-        if (length == 0) {
-            *at++ = '\\';
-            *at++ = 'x';
-            at = tg_write_hex(byte, 2, at);
-            i++;
-            continue;
-        }
-        if (tg_go_is_print(rune)) {
-            memcpy(at, p + i, (size_t)length);
-            at += length;
-        } else {
-            int wide = rune >= 0x10000;
-            *at++ = '\\';
-            *at++ = wide ? 'U' : 'u';
-            at = tg_write_hex(rune, wide ? 8 : 4, at);
-        }
-        i += (size_t)length;
     }
     return (size_t)(at - dst);
-}
-
-static inline int tg_hex_digit(uint8_t byte) {
-    if (tg_is_digit(byte)) return byte - '0';
-    byte |= 0x20;
-    return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : -1;
 }
 
 /* The bytes that such a text stands for; dst >= n bytes, may be p itself. Bytes that are no
@@ -992,7 +1064,23 @@ static inline int64_t tg_go_unquote(const uint8_t *p, size_t n, uint8_t *dst) {
         int digits = 0;
         uint8_t letter;
         if (p[i] != '\\') {
+            if (n - i >= 8) {
+                uint64_t word = tg_load64(p + i);
+                if (tg_any_zero(word ^ TG_EACH_BYTE('\\')) == 0) {
+                    memcpy(dst + out, &word, 8);
+                    i += 8;
+                    out += 8;
+                    continue;
+                }
+            }
             dst[out++] = p[i++];
+            continue;
+        }
+        if (n - i >= 4 && p[i + 1] == 'x') {
+            unsigned high = tg_hex_value[p[i + 2]], low = tg_hex_value[p[i + 3]];
+            if ((high | low) > 15) return -1;
+            dst[out++] = (uint8_t)(high << 4 | low);
+            i += 4;
             continue;
         }
         if (n - i < 2) return -1;
@@ -1007,7 +1095,7 @@ static inline int64_t tg_go_unquote(const uint8_t *p, size_t n, uint8_t *dst) {
             case 'f': dst[out++] = 12; continue;
             case 'r': dst[out++] = 13; continue;
             case '\\': case '"': case '\'': dst[out++] = letter; continue;
-            case 'x': digits = 2; break;
+            case 'x': return -1;
             case 'u': digits = 4; break;
             case 'U': digits = 8; break;
             default: break;
@@ -1021,17 +1109,13 @@ static inline int64_t tg_go_unquote(const uint8_t *p, size_t n, uint8_t *dst) {
         }
         if (n - i < (size_t)digits) return -1;
         for (int k = 0; k < digits; k++) {
-            int digit = tg_hex_digit(p[i + (size_t)k]);
-            if (digit < 0) return -1;
-            value = value << 4 | (uint32_t)digit;
+            uint8_t digit = tg_hex_value[p[i + (size_t)k]];
+            if (digit > 15) return -1;
+            value = value << 4 | digit;
         }
         i += (size_t)digits;
-        if (letter == 'x') {
-            dst[out++] = (uint8_t)value;
-        } else {
-            if (value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return -1;
-            out += (size_t)tg_utf8_write(value, dst + out);
-        }
+        if (value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return -1;
+        out += (size_t)tg_utf8_write(value, dst + out);
     }
     return (int64_t)out;
 }
