@@ -6,7 +6,7 @@ Memory is plain C until `finish`, which hands the buffers to Arrow without copyi
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,7 +39,7 @@ from tidegate.wire.cursor cimport (
     fail,
 )
 from tidegate.wire.jsonwrite cimport STYLE_PLAIN, json_put_string, put_i64
-from tidegate.wire.text cimport tg_hash
+from tidegate.wire.text cimport tg_hash, tg_load_le64
 
 # A word for programs and a sentence for people, for each Fault; the sentence follows
 # "byte N of the value: ".
@@ -131,20 +131,24 @@ cdef object _give(Buffer *b):
 
 
 cdef object _bitmap(const uint8_t *valid, size_t count):
-    """A bitmap from a byte a value, or None when all are set."""
-    cdef size_t i, nulls = 0
+    """A bitmap from a byte a value (0 or 1), or None when all are set."""
+    cdef size_t i, whole = count // 8
+    cdef uint64_t word
     cdef Buffer bits
-    for i in range(count):
-        nulls += valid[i] == 0
-    if nulls == 0:
+    if count == 0 or memchr(valid, 0, count) == NULL:
         return None
     memset(&bits, 0, sizeof(Buffer))
-    if buffer_reserve(&bits, (count + 7) // 8) < 0:
+    if buffer_reserve(&bits, whole + 1) < 0:
         raise MemoryError
-    memset(bits.data, 0, (count + 7) // 8)
+    for i in range(whole):
+        # Eight bytes of 0 or 1: the product gathers them in its highest byte.
+        word = tg_load_le64(valid + 8 * i)
+        bits.data[i] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
+    if count % 8:
+        bits.data[whole] = 0
+        for i in range(8 * whole, count):
+            bits.data[whole] |= <uint8_t>(valid[i] << (i & 7))
     bits.used = (count + 7) // 8
-    for i in range(count):
-        bits.data[i >> 3] |= (valid[i] != 0) << (i & 7)
     return _give(&bits)
 
 
@@ -208,6 +212,31 @@ cdef class _Numbers:
     cdef object finish(self, object type):
         validity = _bitmap(self.valid.data, self.count)
         return pa.Array.from_buffers(type, self.count, [validity, _give(&self.data)])
+
+
+cdef class _Rare:
+    """A column in which few rows have a value."""
+    cdef _Numbers index     # of each row's value, null: it has none
+    cdef list values
+
+    def __cinit__(self):
+        self.index = _Numbers(4)
+        self.values = []
+
+    cdef int _skip(self, size_t rows) except -1:
+        while self.index.count < rows:
+            self.index.add(0, False)
+        return 0
+
+    cdef int add(self, size_t row, object value) except -1:
+        self._skip(row)
+        self.index.add(len(self.values), True)
+        self.values.append(value)
+        return 0
+
+    cdef object finish(self, object type, size_t rows):
+        self._skip(rows)
+        return pa.array(self.values, type).take(self.index.finish(pa.int32()))
 
 
 cdef object _lists(Cells *cells, _Numbers ends, size_t rows):
@@ -300,6 +329,19 @@ cdef class BatchBuilder:
         arena_free(&self.arena)
         free(self.shape_buckets)
         free(self.name_buckets)
+
+    cdef int expect(self, size_t messages, size_t size) noexcept nogil:
+        """Makes room for what so many messages of so many bytes usually become: growing step by step
+        would copy it again and again. Memory that is not used is never touched."""
+        if buffer_reserve(&self.rows, messages * sizeof(Row)) < 0 or \
+                buffer_reserve(&self.after.text, size) < 0 or \
+                buffer_reserve(&self.after.ends, size // 3) < 0 or \
+                buffer_reserve(&self.after.valid, size // 12) < 0 or \
+                buffer_reserve(&self.before.text, size // 2) < 0 or \
+                buffer_reserve(&self.before.ends, size // 6) < 0 or \
+                buffer_reserve(&self.before.valid, size // 24) < 0:
+            return -1
+        return 0
 
     cdef int begin_message(self, int32_t message, size_t size) noexcept nogil:
         """size: the bytes of key and value, for what may have to be decoded aside."""
@@ -626,43 +668,44 @@ cdef class BatchBuilder:
         )
 
     def _extra_columns(self, dict columns, size_t seen, size_t count):
-        """The columns only few rows have; Python lists are fine here."""
+        """The columns only few rows have: those few values, and for each row which of them."""
         cdef Row *rows = <Row *>self.rows.data
         cdef Extra *extra
         cdef size_t i
-        cdef list ddl = [None] * (seen + count), checksum = [None] * (seen + count)
-        cdef list claim = [None] * (seen + count), error = [None] * (seen + count)
+        cdef _Rare ddl = _Rare(), checksum = _Rare(), claim = _Rare(), error = _Rare()
         for i in range(count):
             if rows[i].extra < 0:
                 continue
             extra = <Extra *>self.extras.data + rows[i].extra
             if rows[i].kind == KIND_DDL:
-                ddl[seen + i] = {
+                ddl.add(seen + i, {
                     "type": _text(&extra.ddl_type),
                     "code": extra.ddl_code if extra.ddl_code >= 0 else None,
                     "query": _text(&extra.query),
-                }
+                })
             if extra.has_checksum:
-                checksum[seen + i] = {
+                checksum.add(seen + i, {
                     "version": extra.checksum.version,
                     "corrupted": extra.checksum.corrupted,
                     "current": extra.checksum.current,
                     "previous": extra.checksum.previous,
-                }
-            claim[seen + i] = _text(&extra.claim_check)
+                })
+            if extra.claim_check.p != NULL:
+                claim.add(seen + i, _text(&extra.claim_check))
             if rows[i].kind == KIND_ERROR:
                 code, reason = FAULTS[extra.fault]
                 part = "key" if extra.in_key else "value"
                 detail = _text(&extra.detail)
-                error[seen + i] = {
+                error.add(seen + i, {
                     "code": code,
                     "reason": f"byte {extra.position} of the {part}: {reason}"
                     + (f" ({detail})" if detail else ""),
                     "part": part,
                     "position": extra.position,
-                }
-        for name, values in (("ddl", ddl), ("checksum", checksum), ("claim_check", claim), ("error", error)):
-            columns[name] = pa.array(values, CHANGE_SCHEMA.field(name).type)
+                })
+        for name, rare in (("ddl", ddl), ("checksum", checksum), ("claim_check", claim), ("error", error)):
+            if (<_Rare>rare).values:
+                columns[name] = (<_Rare>rare).finish(CHANGE_SCHEMA.field(name).type, seen + count)
 
 
 cdef object _text(const Span *text):

@@ -42,6 +42,10 @@ cdef class _Column:
         self.view.text = NULL if buffers[2] is None else <const uint8_t *><size_t>buffers[2].address
         self.limit = self.view.text if buffers[2] is None else self.view.text + <size_t>buffers[2].size
 
+    cdef size_t size(self):
+        """The bytes of all values."""
+        return <size_t>(self.view.ends[len(self.array)] - self.view.ends[0])
+
 
 def binary_array(values):
     """Messages' bytes as one Arrow binary array, from an array or a sequence of bytes and None."""
@@ -111,6 +115,8 @@ def decode(Decoder decoder, keys, values, *, topics=None, partitions=None, offse
         if len(keys) != count:
             raise ValueError(f"there are {len(keys)} keys for {count} values")
         key_column = _Column(keys)
+    if decoder.out.expect(count, value_column.size()) < 0:
+        raise MemoryError
     if expand is None and claim_check is None:
         with nogil:
             for i in range(count):
