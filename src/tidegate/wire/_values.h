@@ -1,7 +1,7 @@
-/* Whether a column's text is what MySQL writes for its type: decimals, dates, times.
+/* Values of binary protocols: whether a text is what MySQL writes for its type, copies that look at what they copy.
  *
- * Promises: nothing outside [p, p + n) is read, except that tg_decimal_valid may read on to `limit`; no state. Each
- * function gives 1 or 0. Zero dates and zero parts of dates are valid (MySQL stores them); a day beyond its month is not.
+ * Promises: nothing outside [p, p + n) is read, except by functions with a `limit`, which may read on to it; no state.
+ * Zero dates and zero parts of dates are valid (MySQL stores them); a day beyond its month is not.
  */
 #ifndef TG_VALUES_H
 #define TG_VALUES_H
@@ -105,6 +105,73 @@ static inline int tg_decimal_valid(const uint8_t *p, size_t n, const uint8_t *li
     digits = ++i;
     while (i < n && tg_is_digit(p[i])) i++;
     return i == n && i > digits;
+}
+
+/* Copies n bytes; up to 16 bytes more may be written behind dst + n. Gives 1 if one of the n has its high bit set. */
+static inline int tg_copy_high(uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *limit) {
+    unsigned high = 0;
+#ifdef TG_SSE2
+    while (n >= 16) {
+        __m128i block = _mm_loadu_si128((const __m128i *)src);
+        _mm_storeu_si128((__m128i *)dst, block);
+        high |= (unsigned)_mm_movemask_epi8(block);
+        src += 16;
+        dst += 16;
+        n -= 16;
+    }
+    if (TG_LIKELY(limit - src >= 16)) {
+        __m128i block = _mm_loadu_si128((const __m128i *)src);
+        _mm_storeu_si128((__m128i *)dst, block);
+        return (high | ((unsigned)_mm_movemask_epi8(block) & ((1u << n) - 1u))) != 0;
+    }
+#else
+    (void)limit;
+#endif
+    for (size_t i = 0; i < n; i++) {
+        dst[i] = src[i];
+        high |= src[i] & 0x80u;
+    }
+    return high != 0;
+}
+
+/* How many of the first n bytes at a and b are the same before one differs. */
+static inline size_t tg_common_prefix(const uint8_t *a, const uint8_t *b, size_t n) {
+    size_t i = 0;
+#ifdef TG_SSE2
+    while (n - i >= 16) {
+        unsigned same = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + i)),
+                                                                   _mm_loadu_si128((const __m128i *)(b + i))));
+        if (same != 0xffffu) return i + (size_t)__builtin_ctz(~same);
+        i += 16;
+    }
+#endif
+    while (i < n && a[i] == b[i]) i++;
+    return i;
+}
+
+/* A base-128 varint of exactly n bytes, least significant group first. Returns 0, or -1 if it is longer or shorter than
+ * that, or over 64 bits. */
+static inline int tg_uvarint_of(const uint8_t *p, size_t n, const uint8_t *limit, uint64_t *out) {
+    const uint64_t high = 0x8080808080808080u;
+    uint64_t value = 0;
+    unsigned shift = 0;
+    if (TG_LIKELY(n - 1 < 8 && limit - p >= 8)) {
+        uint64_t word = tg_load_le64(p) & (~(uint64_t)0 >> (64 - 8 * n));
+        if ((word & high) != (high & ((uint64_t)1 << (8 * n - 8)) - 1)) return -1;
+        word &= ~high;
+        word = (word & 0x7f007f007f007f00u) >> 1 | (word & 0x007f007f007f007fu);
+        word = (word & 0x3fff00003fff0000u) >> 2 | (word & 0x00003fff00003fffu);
+        *out = (word & 0x0fffffff00000000u) >> 4 | (word & 0x000000000fffffffu);
+        return 0;
+    }
+    if (n == 0 || n > 10) return -1;
+    for (size_t i = 0; i < n; i++) {
+        if ((p[i] & 0x80) != (i + 1 < n ? 0x80 : 0) || (i == 9 && p[i] > 1)) return -1;
+        value |= (uint64_t)(p[i] & 0x7f) << shift;
+        shift += 7;
+    }
+    *out = value;
+    return 0;
 }
 
 #endif
