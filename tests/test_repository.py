@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CONFIGURATION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = CONFIGURATION["project"]
 
 # Spelled in pieces: this file is looked at too.
 REGISTRY_HOSTS = [
@@ -162,6 +164,13 @@ def test_the_dev_extra_is_what_tests_and_benchmarks_import() -> None:
     declared = requirements(PROJECT["optional-dependencies"]["dev"])
     assert third_party_imports(sources) <= declared | requirements(PROJECT["dependencies"])
     assert declared | requirements(PROJECT["dependencies"]) <= constraints().keys()
+
+
+def test_the_package_takes_every_file_of_the_source_along() -> None:
+    patterns = CONFIGURATION["tool"]["setuptools"]["package-data"]["tidegate"]
+    package = REPOSITORY / "src" / "tidegate"
+    data = [path.relative_to(package) for path in under("src") if path.suffix != ".py"]
+    assert [path for path in data if not any(fnmatch(str(path), each) for each in patterns)] == []
 
 
 def test_text_files_end_their_lines_well() -> None:
