@@ -4,13 +4,15 @@ RULES says it for each protocol, the words of a variant's name change it, and EX
 where TiCDC itself is at fault and a decoder cannot, or need not, read the truth. There is no fourth place.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from tests.support import corpus, truth
 from tests.support.corpus import Variant
+from tests.support.table_schema import simple_schema, without_defaults
 from tests.support.truth import DELETE, INSERT, ROWS, UPDATE, Column, Event
 
 Json = dict[str, Any]
@@ -239,12 +241,42 @@ def _ddl(variant: Variant, rule: Rules, event: Event) -> Json:
     schema = event.schema
     if schema is None:  # of a database: Simple names none
         return members
+    named = ("tableSchema", schema), ("preTableSchema", event.schema_before)
     return members | {
         "database": schema.database,
         "table": schema.table,
         "tableId": schema.table_id,
         "schemaVersion": schema.version,
+        "schema": {
+            name: without_defaults(simple_schema(told, variant.generation, variant.encoding))
+            for name, told in named
+            if told is not None
+        },
     }
+
+
+def bootstrap(variant: Variant, database: str, table: str, table_id: int, version: int) -> Json:
+    """What a BOOTSTRAP says that names this table; the truth does not tell when one is sent."""
+    schema = truth.schemas(variant.truth).find(database, table, version)
+    assert table_id in {schema.table_id} | _physical_ids(variant.truth)[database, table]
+    told = without_defaults(simple_schema(schema, variant.generation, variant.encoding))
+    return {
+        "kind": "schema",
+        "database": database,
+        "table": table,
+        "tableId": table_id,
+        "schemaVersion": version,
+        "schema": {"tableSchema": told | {"tableID": table_id, "version": version}},
+    }
+
+
+@lru_cache(maxsize=4)
+def _physical_ids(scenario: str) -> dict[tuple[str, str], set[int]]:
+    found: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for event in truth.events(scenario):
+        if event.kind in ROWS and event.table_id is not None:
+            found[event.database or "", event.table or ""].add(event.table_id)
+    return found
 
 
 def _row(variant: Variant, rule: Rules, event: Event, oversize: bool) -> Json:
@@ -258,7 +290,7 @@ def _row(variant: Variant, rule: Rules, event: Event, oversize: bool) -> Json:
             kind, before = INSERT, None
     elif kind == DELETE and rule.delete_handle_only:
         before = _handle(before or ())
-    if oversize and rule.oversize_handle_only:
+    if oversize:
         after, before = (None if side is None else _handle(side) for side in (after, before))
     sides = {
         side: _side(variant, event, side, columns)
@@ -278,13 +310,19 @@ def _row(variant: Variant, rule: Rules, event: Event, oversize: bool) -> Json:
             "types": _types(rule, event, sides["before" if kind == DELETE else "after"]),
             "keys": sorted(column.name for column in event.columns if column.flags & key_flag) or None,
             "checksum": event.checksum if rule.checksum else None,
+            "flags": ["handle-key-only"] if oversize else None,
         }
     )
 
 
-def events(variant: Variant) -> list[Json]:
-    """Everything that a file of one partition carries, in the order in which it is sent."""
-    large = _oversize_rows(variant) if rules(variant).oversize_handle_only else frozenset()
+def events(variant: Variant, *, claims: bool = True) -> list[Json]:
+    """Everything that a feed carries, in the order in which it is sent to one partition.
+
+    `claims`: claim checks are followed to the whole row.
+    """
+    large: frozenset[int] = frozenset()
+    if rules(variant).oversize_handle_only or not claims:
+        large = _oversize_rows(variant)
     found = []
     row = 0
     for event in truth.events(variant.truth):
@@ -354,7 +392,3 @@ def _lengths_and_parts(data: bytes) -> list[bytes]:
         parts.append(data[start:position])
     return parts
 
-
-def kinds(found: Iterable[Json]) -> Counter[str]:
-    """How many events there are of each kind."""
-    return Counter(event["kind"] for event in found)

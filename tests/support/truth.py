@@ -6,7 +6,7 @@ hide in the tests. `expectation` says how much of this each protocol and variant
 
 import base64
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from tests.support import corpus
 
 HANDLE_KEY = 2
 PRIMARY_KEY = 8
+NULLABLE = 64
 UNSIGNED = 128
 ZEROFILL = 64  # among MySQL's own column flags, which are not those of the wire
 
@@ -23,6 +24,7 @@ ROWS = (INSERT, UPDATE, DELETE)
 
 # type code: (name, name if the character set is binary)
 _TYPE_NAMES = {
+    0: ("unspecified", "unspecified"),  # of the columns of a view
     1: ("tinyint", "tinyint"),
     2: ("smallint", "smallint"),
     3: ("int", "int"),
@@ -46,7 +48,7 @@ _TYPE_NAMES = {
     250: ("mediumtext", "mediumblob"),
     251: ("longtext", "longblob"),
     252: ("text", "blob"),
-    253: ("varchar", "varbinary"),
+    253: ("var_string", "var_string"),  # of the hidden column of an expression index
     254: ("char", "binary"),
 }
 _STRING_TYPES = frozenset({15, 249, 250, 251, 252, 253, 254})
@@ -64,6 +66,11 @@ _DDL_WORDS = {
 }
 _DDL_WORD = {code: word for word, codes in _DDL_WORDS.items() for code in codes}
 EXCHANGE_PARTITION = 42
+
+
+def type_name(code: int, *, binary: bool) -> str:
+    """The bare name of a type; `binary`: of the type whose character set is binary."""
+    return _TYPE_NAMES[code][binary]
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class Column:
 
     def type_name(self, *, zerofill: bool = False) -> str:
         """The name without parameters, as Canal-JSON spells it."""
-        name = _TYPE_NAMES[self.code][self.charset == "binary"]
+        name = type_name(self.code, binary=self.charset == "binary")
         if name in _NEVER_UNSIGNED:
             return name
         unsigned = " unsigned" if self.flags & UNSIGNED else ""
@@ -215,39 +222,60 @@ def ddl_event(raw: dict[str, Any]) -> Event:
     )
 
 
+@dataclass(frozen=True)
+class Schemas:
+    """The table schemas that a scenario went through."""
+
+    by_version: dict[tuple[str, str, int], TableSchema] = field(default_factory=dict)
+    latest: dict[tuple[str, str], TableSchema] = field(default_factory=dict)
+
+    def add(self, schema: TableSchema, *, before: bool = False) -> None:
+        self.by_version[schema.database, schema.table, schema.version] = schema
+        name = schema.database, schema.table
+        self.latest[name] = self.latest.get(name, schema) if before else schema
+
+    def find(self, database: str, table: str, version: int) -> TableSchema:
+        """The schema of that version.
+
+        After EXCHANGE PARTITION the new architecture gives a table the version of the other one:
+        then its own latest.
+        """
+        return self.by_version.get((database, table, version), self.latest[database, table])
+
+
 @lru_cache(maxsize=4)
-def events(scenario: str) -> tuple[Event, ...]:
-    """The events of a scenario (`types`, `new/types`) in commit order."""
+def read(scenario: str) -> tuple[tuple[Event, ...], Schemas]:
+    """The events of a scenario in commit order, and the schemas of its tables."""
     found = []
-    schemas: dict[tuple[str, str, int], TableSchema] = {}
-    latest: dict[tuple[str, str], TableSchema] = {}
+    schemas = Schemas()
     for raw in corpus.events(scenario):
         if raw["kind"] == "resolved":
             found.append(Event("watermark", int(raw["commitTs"])))
         elif raw["kind"] == "ddl":
             event = ddl_event(raw)
-            for schema in (event.schema, event.schema_before):
-                if schema is not None:
-                    schemas[schema.database, schema.table, schema.version] = schema
-                    latest.setdefault((schema.database, schema.table), schema)
+            if event.ddl_code == EXCHANGE_PARTITION and event.schema_before is None:
+                # The new architecture's truth has no second schema, though its wire does.
+                other = schemas.latest[event.database or "", event.table or ""]
+                event = replace(event, schema_before=other)
+            if event.schema_before is not None:
+                schemas.add(event.schema_before, before=True)
             if event.schema is not None:
-                latest[event.schema.database, event.schema.table] = event.schema
+                schemas.add(event.schema)
             found.append(event)
         else:
-            name = raw["schema"], raw["table"]
-            version = int(raw["schemaVersion"])
-            # After EXCHANGE PARTITION the new architecture gives a table the other one's version.
-            found.append(row_event(raw, schemas.get((*name, version), latest[name])))
-    return tuple(found)
+            schema = schemas.find(raw["schema"], raw["table"], int(raw["schemaVersion"]))
+            found.append(row_event(raw, schema))
+    return tuple(found), schemas
 
 
-def row(event: Event) -> dict[str, Any]:
-    """The whole event in the form of `tidegate inspect --output json`, without a position."""
-    whole: dict[str, Any] = {"kind": event.kind, "commitTs": event.commit_ts}
-    whole |= {"database": event.database, "table": event.table, "tableId": event.table_id}
-    whole |= {"schemaVersion": event.schema_version}
-    whole |= {"after": mapping(event.after), "before": mapping(event.before)}
-    return {name: value for name, value in whole.items() if value is not None}
+def events(scenario: str) -> tuple[Event, ...]:
+    """The events of a scenario (`types`, `new/types`) in commit order."""
+    return read(scenario)[0]
+
+
+def schemas(scenario: str) -> Schemas:
+    """The schemas that the tables of a scenario had."""
+    return read(scenario)[1]
 
 
 def mapping(side: Iterable[Column] | None) -> dict[str, str | None] | None:
