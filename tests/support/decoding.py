@@ -89,9 +89,7 @@ def content(document: Json) -> Json:
     if "keys" in said:
         said["keys"] = sorted(said["keys"])
     if "schema" in said:
-        said["schema"] = {
-            name: without_defaults(schema) for name, schema in said["schema"].items()
-        }
+        said["schema"] = {name: without_defaults(schema) for name, schema in said["schema"].items()}
     flags = [flag for flag in said.pop("flags", ()) if flag == "handle-key-only"]
     return said | ({"flags": flags} if flags else {})
 

@@ -308,7 +308,8 @@ def _row(variant: Variant, rule: Rules, event: Event, oversize: bool) -> Json:
             "schemaVersion": event.schema_version if rule.schema_version else None,
             **sides,
             "types": _types(rule, event, sides["before" if kind == DELETE else "after"]),
-            "keys": sorted(column.name for column in event.columns if column.flags & key_flag) or None,
+            "keys": sorted(column.name for column in event.columns if column.flags & key_flag)
+            or None,
             "checksum": event.checksum if rule.checksum else None,
             "flags": ["handle-key-only"] if oversize else None,
         }
@@ -391,4 +392,3 @@ def _lengths_and_parts(data: bytes) -> list[bytes]:
         position = start + int.from_bytes(data[position:start], "big")
         parts.append(data[start:position])
     return parts
-
