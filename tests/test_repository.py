@@ -117,7 +117,7 @@ def opening(path: Path) -> str:
 def says_what_it_is_for(path: Path) -> bool:
     text = path.read_text(encoding="utf-8")
     if not text.strip():
-        return path.stem == "__init__"  # the file is wanted, not its content
+        return path.name == "__init__.pxd"  # Cython wants the file, not its content
     if path.suffix == ".py":
         return bool(ast.get_docstring(ast.parse(text)))
     if path.suffix == ".pyx":
