@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import chart, craft_sizes, memory, wire
 from rich.console import Console
 from rich.table import Table
+
+from bench import chart, craft_sizes, memory, wire
 
 
 def main() -> None:

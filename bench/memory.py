@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
 from bench.wire import CASES, SCENARIOS, arrow_of, repeated
 from tests.support import corpus
-
 from tidegate.wire import decode_batch
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import fastavro
 import orjson
 import pyarrow as pa
+
 from bench.timing import best_of
 from tests.support import corpus
 from tests.support.avro_schema import SIMPLE_AVRO_SCHEMA
-
 from tidegate.wire import decode_batch, encode_batch
 
 SCENARIOS = ("tall8", "tall20")
@@ -167,7 +167,9 @@ def _shuffle_messages(protocol: str, messages: list[corpus.Message]) -> list[cor
 
     if protocol == "open-protocol":
         return [
-            message._replace(key=framed(message.key or b"", 8), value=framed(message.value or b"", 0))
+            message._replace(
+                key=framed(message.key or b"", 8), value=framed(message.value or b"", 0)
+            )
             for message in messages
         ]
     return [message._replace(value=again(message.value or b"")) for message in messages]
@@ -276,6 +278,8 @@ def _encode(case: _Case, scenario: str, turns: int) -> Result:
         size,
         pair.ours / events * 1e6,
         pair.peer / peer_events * 1e6,
-        "orjson" if case.protocol in ("canal-json", "open-protocol") else "orjson of the same events",
+        "orjson"
+        if case.protocol in ("canal-json", "open-protocol")
+        else "orjson of the same events",
         case.encode_target,
     )

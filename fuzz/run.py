@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import pyarrow as pa
+
 from fuzz.mutate import mutate
 from tests.support import corpus
-
 from tidegate.wire import decode_batch
 
 SOURCES = {
@@ -73,7 +73,10 @@ def check(protocol: str, messages: list[tuple[bytes | None, bytes | None]], good
     errors = 0
     seen = set()
     for offset, kind, error in zip(
-        batch["offset"].to_pylist(), batch["kind"].to_pylist(), batch["error"].to_pylist(), strict=True
+        batch["offset"].to_pylist(),
+        batch["kind"].to_pylist(),
+        batch["error"].to_pylist(),
+        strict=True,
     ):
         seen.add(offset)
         if kind == "error":

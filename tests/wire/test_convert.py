@@ -5,9 +5,16 @@ from itertools import product
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from tests.support import corpus
 
-from tidegate.wire import PROTOCOLS, EncodeOptions, EventReader, ShapeBook, decode_batch, encode_batch
+from tests.support import corpus
+from tidegate.wire import (
+    PROTOCOLS,
+    EncodeOptions,
+    EventReader,
+    ShapeBook,
+    decode_batch,
+    encode_batch,
+)
 from tidegate.wire.carries import not_carried
 
 ENCODINGS = ("open-protocol", "canal-json", "simple json", "simple avro", "craft", "cdc")
@@ -36,7 +43,9 @@ def convert(batch: pa.RecordBatch, shapes: ShapeBook, name: str) -> pa.RecordBat
 
 def seen(batch: pa.RecordBatch, shapes: ShapeBook, through: str, source: str) -> list[dict]:
     """The batch's events, less what the protocol `through` cannot carry."""
-    lost = not_carried(source.split()[0], through.split()[0], EncodeOptions(**OPTIONS.get(through, {})))
+    lost = not_carried(
+        source.split()[0], through.split()[0], EncodeOptions(**OPTIONS.get(through, {}))
+    )
     events = []
     for event in EventReader(shapes).documents(batch):
         kept = {
@@ -65,7 +74,9 @@ def seen(batch: pa.RecordBatch, shapes: ShapeBook, through: str, source: str) ->
 def test_there_and_back(scenario, source, through):
     messages = corpus.messages(f"{scenario}.{FILES[source]}")
     original = decode_batch(
-        source.split()[0], [message.key for message in messages], [message.value for message in messages]
+        source.split()[0],
+        [message.key for message in messages],
+        [message.value for message in messages],
     )
     shapes = ShapeBook([original])
     there = convert(original, shapes, through)

@@ -12,12 +12,12 @@ from base64 import b64encode
 
 import pyarrow as pa
 import pytest
-from fuzz.mutate import mutate
-from fuzz.run import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import corpus
 
+from fuzz.mutate import mutate
+from fuzz.run import check
+from tests.support import corpus
 from tidegate.model import EventFlag
 from tidegate.wire import decode_batch, encode_batch
 from tidegate.wire.compression import MAX_EXPANDED_BYTES, compress
@@ -51,7 +51,9 @@ def some(name: str) -> list[tuple[bytes | None, bytes]]:
 
 
 def decode(name: str, key: bytes | None, value: bytes | None) -> list[dict]:
-    batch = decode_batch(name.split()[0], pa.array([key], pa.binary()), pa.array([value], pa.binary()))
+    batch = decode_batch(
+        name.split()[0], pa.array([key], pa.binary()), pa.array([value], pa.binary())
+    )
     batch.validate(full=True)
     return [row for row in batch.to_pylist() if row["kind"] != "schema" or row["shape"] is None]
 
@@ -73,7 +75,9 @@ def test_every_truncation_is_an_error(name):
         )
         good = [
             offset
-            for offset, kind in zip(batch["offset"].to_pylist(), batch["kind"].to_pylist(), strict=True)
+            for offset, kind in zip(
+                batch["offset"].to_pylist(), batch["kind"].to_pylist(), strict=True
+            )
             if kind not in ("error", "schema")
         ]
         assert good == []
@@ -153,7 +157,9 @@ def test_nesting_in_an_open_protocol_event_is_refused():
     assert error_code("open-protocol", key, len(event).to_bytes(8, "big") + event) == "depth"
 
 
-@pytest.mark.parametrize("length", [2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize(
+    "length", [2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+)
 @pytest.mark.parametrize("part", ["key", "value"])
 def test_lengths_beyond_an_open_protocol_message(part, length):
     key, value = some("open-protocol")[0]
@@ -187,7 +193,9 @@ def test_huge_varints_anywhere_take_no_memory(name, length):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
 
 
-@pytest.mark.parametrize("bad", [b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc3"])
+@pytest.mark.parametrize(
+    "bad", [b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc3"]
+)
 @pytest.mark.parametrize("name", ["canal-json", "simple json", "open-protocol"])
 def test_invalid_utf8_in_a_name_is_refused(name, bad):
     key, value = next(message for message in seeds(name) if b'"id"' in message[1])
@@ -214,7 +222,9 @@ def test_marks_and_versions_are_checked(name, part, position, code):
     key, value = some(name)[1]
     broken = bytearray(key if part == "key" else value)
     broken[position] ^= 0x54
-    found = error_code(name, bytes(broken) if part == "key" else key, value if part == "key" else bytes(broken))
+    found = error_code(
+        name, bytes(broken) if part == "key" else key, value if part == "key" else bytes(broken)
+    )
     assert found == code
 
 
@@ -229,12 +239,21 @@ def test_decompression_bombs_are_refused(protocol, algorithm):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (row,) = decode_batch(protocol, [key], [bomb], compression=algorithm).to_pylist()
     assert row["error"]["code"] == "compression"
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3 * MAX_EXPANDED_BYTES // 1024
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 3 * MAX_EXPANDED_BYTES // 1024
+    )
 
 
 @pytest.mark.parametrize(
     "value",
-    [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\xff", b"", b"\x00", b"\x05abc", b"\x04\x22\x4d\x18"],
+    [
+        b"\xff\xff\xff\xff\x0f",
+        b"\xff\xff\xff\xff\xff\xff",
+        b"",
+        b"\x00",
+        b"\x05abc",
+        b"\x04\x22\x4d\x18",
+    ],
 )
 @pytest.mark.parametrize("algorithm", ["snappy", "lz4"])
 def test_damaged_compression_is_an_error(algorithm, value):
@@ -245,7 +264,16 @@ def test_damaged_compression_is_an_error(algorithm, value):
 
 @pytest.mark.parametrize(
     "location",
-    ["../../etc/passwd", "file:///tmp/..", "s3://bucket/a/", "", "/", "..", "name\x00.json", "a/.hidden"],
+    [
+        "../../etc/passwd",
+        "file:///tmp/..",
+        "s3://bucket/a/",
+        "",
+        "/",
+        "..",
+        "name\x00.json",
+        "a/.hidden",
+    ],
 )
 def test_claim_check_locations_cannot_leave_their_folder(location, tmp_path):
     from tidegate.wire import from_folder
@@ -263,14 +291,23 @@ def test_claim_check_locations_cannot_leave_their_folder(location, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b'{"key":null}', b'{"key":1,"value":2}', b'{"key":null,"value":"%%%"}', b'{"key":' + b"[" * 9999]
+    [
+        b"",
+        b"{",
+        b'{"key":null}',
+        b'{"key":1,"value":2}',
+        b'{"key":null,"value":"%%%"}',
+        b'{"key":' + b"[" * 9999,
+    ]
     + [b'{"key":null,"value":"' + b64encode(b"not canal") + b'"}'],
 )
 def test_damaged_claim_check_objects_are_errors(content):
     message = next(
         m for m in corpus.messages("large.canal.cc") if b"claimCheckLocation" in (m.value or b"")
     )
-    rows = decode_batch("canal-json", None, [message.value], claim_check=lambda _: content).to_pylist()
+    rows = decode_batch(
+        "canal-json", None, [message.value], claim_check=lambda _: content
+    ).to_pylist()
     assert [row["kind"] for row in rows] == ["error"]
 
 

@@ -89,7 +89,10 @@ def _output_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--table", "tables", multiple=True, help="Only this DATABASE.TABLE; may be repeated.")
 @click.option("--shapes", is_flag=True, help="Show also the column list of each shape of rows.")
 def inspect(source: str, **options: Any) -> int:
-    """Shows every event of SOURCE, a capture (.jsonl, .jsonl.gz, .parquet, or - for standard input)."""
+    """Shows every event of SOURCE.
+
+    SOURCE is a capture: .jsonl, .jsonl.gz, .parquet, or - for JSON lines on standard input.
+    """
     from tidegate.cli.inspect import inspect
 
     return BAD_MESSAGES if inspect(source, **options) else 0
@@ -98,7 +101,9 @@ def inspect(source: str, **options: Any) -> int:
 @commands.command()
 @click.argument("source")
 @click.argument("destination", metavar="DEST")
-@click.option("--to", "target", type=click.Choice(PROTOCOLS), required=True, help="The new protocol.")
+@click.option(
+    "--to", "target", type=click.Choice(PROTOCOLS), required=True, help="The new protocol."
+)
 @click.option(
     "--option",
     "settings",

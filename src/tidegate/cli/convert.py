@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 import click
 import pyarrow as pa
@@ -111,7 +111,9 @@ class _Conversion:
             for index, shape in enumerate(shapes["shape"].to_pylist())
             if shape in used and (topic, partition, shape) not in self._announced
         ]
-        self._announced.update((topic, partition, shapes["shape"][index].as_py()) for index in fresh)
+        self._announced.update(
+            (topic, partition, shapes["shape"][index].as_py()) for index in fresh
+        )
         batch = pa.concat_batches([shapes.take(pa.array(fresh, pa.int32())), rows])
         encoded = encode_batch(self._target, batch, shapes=self._shapes, options=self._options)
         count = encoded.num_rows

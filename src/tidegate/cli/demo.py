@@ -1,4 +1,4 @@
-"""`tidegate demo`: a small capture of each protocol, shipped with the package, decoded and shown."""
+"""`tidegate demo`: a small capture of each protocol comes with the package; they are shown."""
 
 from __future__ import annotations
 

@@ -134,8 +134,10 @@ def readable(value: str | None, type_name: str | None) -> str:
             return f"{value}… ({len(content)} bytes)"
     if value == "":
         return "''"
-    value = "".join(character if character.isprintable() else repr(character)[1:-1] for character in value)
-    return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
+    value = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
+    if len(value) > _MAX_VALUE:
+        return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
+    return value
 
 
 def _printable(content: bytes) -> str | None:

@@ -62,7 +62,7 @@ def open_source(
     compression: str | None,
     claim_check: str | None,
 ) -> tuple[Reading, Iterator[pa.RecordBatch]]:
-    """How to read the source, and its messages. A source without messages has no protocol to guess."""
+    """How to read the source, and its messages; an empty source has no protocol to guess."""
     batches = read_capture(source)
     if protocol is not None and (compression is not None or protocol in ("craft", "cdc")):
         return Reading(protocol, encoding, compression, claim_check, False), batches

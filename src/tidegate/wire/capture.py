@@ -1,8 +1,8 @@
 """Captures: messages kept in files, as they came from Kafka.
 
 `.jsonl`, also `.jsonl.gz`: a message a line, `partition`, `key`, `value` (base64 or null), optional
-`topic`, `offset`, `timestamp` (ms); other members are ignored. `.parquet`: Kafka's columns, as Spark
-names them. `-` is JSON lines from standard input. Where a capture has no offsets they are counted
+`topic`, `offset`, `timestamp` (ms); other members are ignored. `.parquet`: Kafka's columns, by the
+names that Spark gives them. `-` is JSON lines from standard input. Where a capture has no offsets they are counted
 from 0 in each partition.
 """
 
@@ -16,7 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -52,7 +52,7 @@ class _Offsets:
 
 
 def read_capture(source: str | Path) -> Iterator[pa.RecordBatch]:
-    """The messages of a capture in batches of CAPTURE_SCHEMA, in order; CaptureError if it is none."""
+    """The messages of a capture in order, in batches of CAPTURE_SCHEMA; or CaptureError."""
     name = str(source)
     offsets = _Offsets()
     if name.endswith(".parquet"):
@@ -69,7 +69,7 @@ def _open_lines(name: str) -> Iterator[IO[bytes]]:
         return
     try:
         with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as lines:
-            yield lines
+            yield cast(IO[bytes], lines)
     except FileNotFoundError as error:
         raise CaptureError(name, 0, "there is no such file") from error
     except (EOFError, gzip.BadGzipFile) as error:
@@ -153,14 +153,14 @@ def _kafka_columns(batch: pa.RecordBatch, offsets: _Offsets) -> pa.RecordBatch:
 
 
 def write_capture(destination: str | Path, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes messages (the columns of CAPTURE_SCHEMA, key and value at least); gives their count."""
+    """Writes messages (of CAPTURE_SCHEMA, key and value at least) and gives their count."""
     name = str(destination)
     if name.endswith(".parquet"):
         return _write_parquet(name, batches)
     if name == "-":
         return _write_lines(sys.stdout.buffer, batches)
     with gzip.open(name, "wb") if name.endswith(".gz") else open(name, "wb") as lines:
-        return _write_lines(lines, batches)
+        return _write_lines(cast(IO[bytes], lines), batches)
 
 
 def _write_lines(lines: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:

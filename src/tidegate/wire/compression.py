@@ -41,7 +41,9 @@ def _decompress_snappy(data: bytes, limit: int) -> bytes:
     else:
         raise CompressionError("snappy", "it does not begin with a length")
     if size > limit:
-        raise CompressionError("snappy", f"it would grow to {size} bytes, over the limit of {limit}")
+        raise CompressionError(
+            "snappy", f"it would grow to {size} bytes, over the limit of {limit}"
+        )
     if size > len(data) * _SNAPPY_GAIN:
         raise CompressionError("snappy", f"{len(data)} bytes cannot hold {size}")
     try:
@@ -104,8 +106,11 @@ def expander(protocol: str, algorithm: str | None, limit: int) -> Expand | None:
 def _expand_events(
     algorithm: str, key: bytes | None, value: bytes | None, limit: int
 ) -> bytes | None:
-    """An open-protocol value whose events are no longer compressed. A resolved event's value is empty
-    and never compressed; a value whose lengths are wrong is left for the decoder to refuse."""
+    """An open-protocol value whose events are no longer compressed.
+
+    A resolved event's value is empty and never compressed. A value whose lengths are wrong is left
+    for the decoder to refuse.
+    """
     if not value:
         return value
     parts = []

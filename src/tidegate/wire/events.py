@@ -1,7 +1,7 @@
 """Change batches for people: event objects, and the JSON form that `tidegate inspect` prints.
 
-Both are views over a batch. The reader remembers the schemas it has seen, so that the rows of a Simple
-feed have types and keys from the first BOOTSTRAP or DDL on.
+Both are views over a batch. The reader remembers the schemas it has seen, so that the rows of a
+Simple feed have types and keys from the first BOOTSTRAP or DDL on.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ _MODULES = {
     "simple": "simple",
 }
 
-Bytes = pa.Array | pa.ChunkedArray | Sequence[bytes | None]
+Bytes: TypeAlias = pa.Array | pa.ChunkedArray | Sequence[bytes | None]
 
 
 def _module(protocol: str) -> Any:

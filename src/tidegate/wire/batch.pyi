@@ -1,0 +1,16 @@
+"""The change batch, compiled: see batch.pyx."""
+
+import pyarrow as pa
+
+FAULTS: tuple[tuple[str, str], ...]
+
+class Decoder: ...
+
+class BatchReader:
+    batch: pa.RecordBatch
+    count: int
+    def __init__(self, batch: pa.RecordBatch) -> None: ...
+
+class MessageBuilder:
+    count: int
+    def finish(self) -> pa.RecordBatch: ...
