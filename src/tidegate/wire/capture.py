@@ -2,8 +2,8 @@
 
 `.jsonl`, also `.jsonl.gz`: a message a line, `partition`, `key`, `value` (base64 or null), optional
 `topic`, `offset`, `timestamp` (ms); other members are ignored. `.parquet`: Kafka's columns, by the
-names that Spark gives them. `-` is JSON lines from standard input. Where a capture has no offsets they are counted
-from 0 in each partition.
+names that Spark gives them. `-` is JSON lines from standard input. Where a capture has no offsets
+they are counted from 0 in each partition.
 """
 
 from __future__ import annotations
