@@ -148,7 +148,7 @@ cdef class BatchBuilder:
     cdef size_t mark_rows, mark_after, mark_before, mark_missing, mark_extras
     cdef size_t claims          # rows with a claim-check location in this message
 
-    cdef int expect(self, size_t messages, size_t size) noexcept nogil
+    cdef int expect(self, size_t messages, size_t size) noexcept
     cdef int begin_message(self, int32_t message, size_t size) noexcept nogil
     cdef void rollback(self) noexcept nogil
     cdef int reject(self, Cursor *c, const uint8_t *detail, size_t detail_size) noexcept nogil

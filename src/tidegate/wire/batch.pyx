@@ -107,23 +107,101 @@ cdef inline bint _same_span(const Span *a, const Span *b) noexcept nogil:
     return a.n == b.n and (a.p == NULL) == (b.p == NULL) and (a.n == 0 or memcmp(a.p, b.p, a.n) == 0)
 
 
+# Blocks that a batch no longer needs, for the next one: a page that the system has to find and clear
+# costs as much as decoding a few messages. All of this runs with the GIL.
+cdef enum:
+    SPARE_BLOCKS = 32
+    SMALLEST_SPARE = 1 << 14
+    MOST_SPARE = 1 << 25        # bytes of all of them
+
+
+cdef struct Block:
+    uint8_t *data
+    size_t size
+
+
+cdef Block _spares[SPARE_BLOCKS]
+cdef int _spare_count = 0
+cdef size_t _spare_bytes = 0
+
+
+cdef void _drop_spare(int index) noexcept:
+    """Takes a block out; the order of the others stays."""
+    global _spare_count, _spare_bytes
+    cdef int i
+    _spare_bytes -= _spares[index].size
+    _spare_count -= 1
+    for i in range(index, _spare_count):
+        _spares[i] = _spares[i + 1]
+
+
+cdef void _recycle(uint8_t *data, size_t size) noexcept:
+    """Frees a block, or keeps it in place of the oldest."""
+    global _spare_count, _spare_bytes
+    if data == NULL or size < SMALLEST_SPARE or size > MOST_SPARE // 2:
+        free(data)
+        return
+    while _spare_count == SPARE_BLOCKS or _spare_bytes + size > MOST_SPARE:
+        free(_spares[0].data)
+        _drop_spare(0)
+    _spares[_spare_count].data = data
+    _spares[_spare_count].size = size
+    _spare_count += 1
+    _spare_bytes += size
+
+
+cdef void _recycle_buffer(Buffer *b) noexcept:
+    _recycle(b.data, b.size)
+    b.data = NULL
+    b.used = 0
+    b.size = 0
+
+
+cdef void _recycle_cells(Cells *cells) noexcept:
+    _recycle_buffer(&cells.text)
+    _recycle_buffer(&cells.ends)
+    _recycle_buffer(&cells.valid)
+
+
+cdef int _room(Buffer *b, size_t size) noexcept:
+    """Room in an empty buffer, in a spare block if one fits. -1: there is no memory."""
+    cdef int i, best = -1
+    cdef size_t step = 4096
+    size += 64
+    while step * 8 < size:
+        step *= 2
+    size = (size + step - 1) // step * step      # so that the next batch's block fits this one's
+    for i in range(_spare_count):
+        if size <= _spares[i].size <= 2 * size and \
+                (best < 0 or _spares[i].size < _spares[best].size):
+            best = i
+    if best >= 0:
+        b.data = _spares[best].data
+        b.size = _spares[best].size
+        _drop_spare(best)
+        return 0
+    b.data = <uint8_t *>malloc(size)
+    b.size = size if b.data != NULL else 0
+    return 0 if b.data != NULL else -1
+
+
 cdef class _Memory:
-    """Owns a malloc'ed block for an Arrow buffer."""
+    """Owns the block of an Arrow buffer."""
     cdef uint8_t *data
+    cdef size_t size
 
     def __dealloc__(self):
-        free(self.data)
+        _recycle(self.data, self.size)
 
 
 cdef object _give(Buffer *b):
     """The buffer's bytes as an Arrow buffer that owns them; b is empty afterwards."""
     cdef _Memory memory = _Memory.__new__(_Memory)
     cdef size_t used = b.used
-    cdef uint8_t *data
     if b.data == NULL:
         return pa.py_buffer(b"")
-    data = <uint8_t *>realloc(b.data, used if used else 1)
-    memory.data = data if data != NULL else b.data
+    memory.data = b.data
+    memory.size = b.size
     b.data = NULL
     b.used = 0
     b.size = 0
@@ -157,13 +235,15 @@ cdef class _Strings:
     cdef Buffer text, ends, valid
     cdef size_t count
 
-    def __cinit__(self):
+    def __cinit__(self, size_t count):
+        if _room(&self.ends, 4 * (count + 1)) < 0 or _room(&self.valid, count) < 0:
+            raise MemoryError
         buffer_add_i32(&self.ends, 0)
 
     def __dealloc__(self):
-        buffer_free(&self.text)
-        buffer_free(&self.ends)
-        buffer_free(&self.valid)
+        _recycle_buffer(&self.text)
+        _recycle_buffer(&self.ends)
+        _recycle_buffer(&self.valid)
 
     cdef int add(self, const Span *text) except -1:
         if text.p != NULL and buffer_add(&self.text, text.p, text.n) < 0:
@@ -189,12 +269,14 @@ cdef class _Numbers:
     cdef int width
     cdef size_t count
 
-    def __cinit__(self, int width):
+    def __cinit__(self, int width, size_t count):
         self.width = width
+        if _room(&self.data, width * count) < 0 or _room(&self.valid, count) < 0:
+            raise MemoryError
 
     def __dealloc__(self):
-        buffer_free(&self.data)
-        buffer_free(&self.valid)
+        _recycle_buffer(&self.data)
+        _recycle_buffer(&self.valid)
 
     cdef inline int add(self, int64_t value, bint valid) except -1:
         if buffer_reserve(&self.data, 8) < 0 or buffer_reserve(&self.valid, 1) < 0:
@@ -219,8 +301,8 @@ cdef class _Rare:
     cdef _Numbers index     # of each row's value, null: it has none
     cdef list values
 
-    def __cinit__(self):
-        self.index = _Numbers(4)
+    def __cinit__(self, size_t count):
+        self.index = _Numbers(4, count)
         self.values = []
 
     cdef int _skip(self, size_t rows) except -1:
@@ -244,15 +326,15 @@ cdef object _lists(Cells *cells, _Numbers ends, size_t rows):
     cdef Buffer offsets
     cdef size_t count = cells.count
     memset(&offsets, 0, sizeof(Buffer))
-    if buffer_reserve(&offsets, 4 * (count + 1)) < 0:
+    if _room(&offsets, 4 * (count + 1)) < 0:
         raise MemoryError
     (<int32_t *>offsets.data)[0] = 0
     if count:
         memcpy(offsets.data + 4, cells.ends.data, 4 * count)
     offsets.used = 4 * (count + 1)
     validity = _bitmap(cells.valid.data, count)
-    buffer_free(&cells.ends)
-    buffer_free(&cells.valid)
+    _recycle_buffer(&cells.ends)
+    _recycle_buffer(&cells.valid)
     strings = pa.Array.from_buffers(
         pa.string(), count, [validity, _give(&offsets), _give(&cells.text)]
     )
@@ -317,11 +399,11 @@ cdef class BatchBuilder:
         memset(self.name_buckets, 0xff, 256 * sizeof(int32_t))
 
     def __dealloc__(self):
-        cells_free(&self.after)
-        cells_free(&self.before)
+        _recycle_cells(&self.after)
+        _recycle_cells(&self.before)
         buffer_free(&self.missing)
         buffer_free(&self.scratch)
-        buffer_free(&self.rows)
+        _recycle_buffer(&self.rows)
         buffer_free(&self.extras)
         buffer_free(&self.shapes)
         buffer_free(&self.names)
@@ -330,16 +412,16 @@ cdef class BatchBuilder:
         free(self.shape_buckets)
         free(self.name_buckets)
 
-    cdef int expect(self, size_t messages, size_t size) noexcept nogil:
+    cdef int expect(self, size_t messages, size_t size) noexcept:
         """Makes room for what so many messages of so many bytes usually become: growing step by step
         would copy it again and again. Memory that is not used is never touched."""
-        if buffer_reserve(&self.rows, messages * sizeof(Row)) < 0 or \
-                buffer_reserve(&self.after.text, size) < 0 or \
-                buffer_reserve(&self.after.ends, size // 3) < 0 or \
-                buffer_reserve(&self.after.valid, size // 12) < 0 or \
-                buffer_reserve(&self.before.text, size // 2) < 0 or \
-                buffer_reserve(&self.before.ends, size // 6) < 0 or \
-                buffer_reserve(&self.before.valid, size // 24) < 0:
+        if _room(&self.rows, messages * sizeof(Row)) < 0 or \
+                _room(&self.after.text, size) < 0 or \
+                _room(&self.after.ends, size // 3) < 0 or \
+                _room(&self.after.valid, size // 12) < 0 or \
+                _room(&self.before.text, size // 2) < 0 or \
+                _room(&self.before.ends, size // 6) < 0 or \
+                _room(&self.before.valid, size // 24) < 0:
             return -1
         return 0
 
@@ -554,14 +636,16 @@ cdef class BatchBuilder:
         cdef size_t i, total, seen = 0
         cdef int32_t s
         cdef bint any_missing = False, any_extra = False, any_error = False
-        cdef _Strings kind = _Strings(), database = _Strings(), table = _Strings()
-        cdef _Strings schema = _Strings(), missing = _Strings()
-        cdef _Numbers message = _Numbers(4), event = _Numbers(4), flags = _Numbers(4)
-        cdef _Numbers commit_ts = _Numbers(8), table_id = _Numbers(8)
-        cdef _Numbers shape = _Numbers(8), version = _Numbers(8)
-        cdef _Numbers after = _Numbers(4), before = _Numbers(4)     # list ends
-        cdef _Numbers first = _Numbers(4)                           # message of each shape's first row
-        cdef _Numbers text_of_shape = _Numbers(1)
+        cdef size_t most = count + shape_count + 1
+        cdef _Strings kind = _Strings(most), database = _Strings(most), table = _Strings(most)
+        cdef _Strings schema = _Strings(most), missing = _Strings(0)
+        cdef _Numbers message = _Numbers(4, most), event = _Numbers(4, most)
+        cdef _Numbers flags = _Numbers(4, most)
+        cdef _Numbers commit_ts = _Numbers(8, most), table_id = _Numbers(8, most)
+        cdef _Numbers shape = _Numbers(8, most), version = _Numbers(8, most)
+        cdef _Numbers after = _Numbers(4, most), before = _Numbers(4, most)     # list ends
+        cdef _Numbers first = _Numbers(4, shape_count)  # message of each shape's first row
+        cdef _Numbers text_of_shape = _Numbers(1, 0)
         names_of_kinds = [name.encode() for name in KINDS]
         for i in range(7):
             kinds[i].p = <const uint8_t *><const char *>names_of_kinds[i]
@@ -672,7 +756,8 @@ cdef class BatchBuilder:
         cdef Row *rows = <Row *>self.rows.data
         cdef Extra *extra
         cdef size_t i
-        cdef _Rare ddl = _Rare(), checksum = _Rare(), claim = _Rare(), error = _Rare()
+        cdef size_t all = seen + count
+        cdef _Rare ddl = _Rare(all), checksum = _Rare(all), claim = _Rare(all), error = _Rare(all)
         for i in range(count):
             if rows[i].extra < 0:
                 continue
@@ -845,13 +930,16 @@ cdef class BatchReader:
 # --- writing -------------------------------------------------------------------------------------
 
 cdef class MessageBuilder:
-    def __cinit__(self):
+    def __cinit__(self, size_t expected=0):
+        """expected: about how many bytes the values will have."""
+        if expected and _room(&self.value, expected) < 0:
+            raise MemoryError
         buffer_add_i32(&self.key_ends, 0)
         buffer_add_i32(&self.value_ends, 0)
 
     def __dealloc__(self):
         buffer_free(&self.key)
-        buffer_free(&self.value)
+        _recycle_buffer(&self.value)
         buffer_free(&self.key_ends)
         buffer_free(&self.key_valid)
         buffer_free(&self.value_ends)

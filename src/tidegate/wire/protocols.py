@@ -100,7 +100,7 @@ def encode_batch(
     if options.build_ts is None:
         options = replace(options, build_ts=time.time_ns() // 1_000_000)
     book = ShapeBook([batch]) if shapes is None else shapes
-    messages = MessageBuilder()
+    messages = MessageBuilder(2 * batch.nbytes)  # JSON repeats the names of columns
     compress = compressor(options.compression)
     module.Encoder(options, compress).encode(BatchReader(batch), book, messages)
     result: pa.RecordBatch = messages.finish()
