@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.wire import text
@@ -126,7 +126,6 @@ def test_what_is_not_finite_has_no_text(value: float) -> None:
 
 
 @given(double_bits)
-@settings(max_examples=300)
 def test_doubles_have_the_digits_of_repr(bits: int) -> None:
     value = double_of(bits)
     if math.isfinite(value):
@@ -167,7 +166,6 @@ def shortest_float(bits: int) -> str:
 
 
 @given(st.integers(1, (0xFF << 23) - 1))
-@settings(max_examples=300)
 @example((0xFF << 23) - 1)
 @example(1)
 def test_floats_have_the_shortest_digits(bits: int) -> None:
@@ -194,7 +192,6 @@ def halfway(value: float, after: float) -> str:
 
 
 @given(st.integers(0, (0x7FF << 52) - 2))
-@settings(max_examples=200)
 @example(0)
 @example(1)
 @example((1 << 52) - 1)
@@ -213,7 +210,6 @@ def test_a_halfway_text_goes_to_the_even_double(bits: int) -> None:
 
 
 @given(st.integers(0, (0xFF << 23) - 2))
-@settings(max_examples=200)
 @example(0)
 @example((1 << 23) - 1)
 def test_a_halfway_text_goes_to_the_even_float(bits: int) -> None:
@@ -249,7 +245,6 @@ number_texts = st.builds(
 
 
 @given(number_texts)
-@settings(max_examples=400)
 @example("1e-400")
 @example("-1e-400")
 @example("2.4703282292062327208e-324")
@@ -397,7 +392,6 @@ json_numbers = st.builds(
 
 
 @given(json_numbers)
-@settings(max_examples=300)
 def test_shift_decimal_is_exact_and_canonical(number: str) -> None:
     shifted = text.shift_decimal(number.encode()).decode()
     assert Fraction(shifted) == Fraction(number)
@@ -531,7 +525,6 @@ def test_every_pair_of_bytes_and_every_lead_with_its_tail() -> None:
 
 
 @given(st.one_of(st.binary(max_size=60), st.text(max_size=30).map(str.encode)))
-@settings(max_examples=200)
 def test_utf8_is_what_python_decodes(data: bytes) -> None:
     assert text.utf8_valid(data) == python_says_utf8(data)
 
@@ -622,7 +615,6 @@ def test_base64_must_be_canonical(data: bytes) -> None:
 
 
 @given(st.text(alphabet="ABZaz09+/=", max_size=12).map(str.encode))
-@settings(max_examples=200)
 def test_base64_is_decoded_only_if_it_encodes_back(data: bytes) -> None:
     try:
         expected = base64.b64decode(data, validate=True)
@@ -667,7 +659,6 @@ def test_quoted_as_go_quotes(data: bytes, quoted: bytes) -> None:
 
 
 @given(st.one_of(st.binary(max_size=40), st.text(max_size=30).map(str.encode)))
-@settings(max_examples=200)
 def test_quoted_text_comes_back(data: bytes) -> None:
     quoted = text.go_quote(data)
     assert quoted.decode("utf-8").isprintable() or any(
