@@ -64,6 +64,40 @@ def test_integers_are_written_as_python_writes_them(value: int) -> None:
     assert text.format_int(value) == str(value)
 
 
+@given(st.integers(0, 2**64 - 1), st.integers(0, 20))
+@example(2**64 - 1, 0)
+@example(0, 20)
+def test_unsigned_integers_are_read_from_their_digits(value: int, width: int) -> None:
+    assert text.parse_u64(str(value).encode()) == value
+    assert text.parse_u64(str(value).zfill(width).encode()) == value
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+@example(-(2**63))
+@example(2**63 - 1)
+def test_signed_integers_are_read_from_their_digits(value: int) -> None:
+    assert text.parse_i64(str(value).encode()) == value
+
+
+@pytest.mark.parametrize(
+    "digits",
+    ["", "-", "+1", " 1", "1 ", "--1", "1-2", "0x1", "1e3", "1.0", "१", "18446744073709551616"]
+    + ["99999999999999999999", "000000000000000000000", "12345678/", "1234567:", "1234567\xb1"],
+)
+def test_texts_that_are_no_integers(digits: str) -> None:
+    for function in (text.parse_u64, text.parse_i64):
+        with pytest.raises(ValueError, match="integer"):
+            function(digits.encode())
+
+
+def test_integers_beyond_the_signed_range() -> None:
+    for digits in (b"9223372036854775808", b"-9223372036854775809"):
+        with pytest.raises(ValueError, match="integer"):
+            text.parse_i64(digits)
+    with pytest.raises(ValueError, match="integer"):
+        text.parse_u64(b"-1")
+
+
 # Floating point to text
 
 GO_DOUBLES = [

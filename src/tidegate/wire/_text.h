@@ -173,6 +173,38 @@ static inline int tg_format_i64(int64_t v, uint8_t *dst) {
     return 1 + tg_format_u64(0 - (uint64_t)v, dst + 1);
 }
 
+/* An integer from its decimal digits, at most 20 of them. Returns 0, or -1 for any other text and
+ * for a value too large. */
+static inline int tg_parse_u64(const uint8_t *p, size_t n, uint64_t *out) {
+    uint64_t value = 0;
+    if (n == 0 || n > 20) return -1;
+    for (; n >= 8; p += 8, n -= 8) {
+        /* Digits become pairs, pairs fours, fours the whole, the first in the lowest bits. */
+        uint64_t word = tg_load_le64(p) ^ TG_EACH_BYTE('0');
+        if ((word | (word + TG_EACH_BYTE(0x76))) & TG_EACH_BYTE(0x80)) return -1;
+        word = (word * 10 + (word >> 8)) & 0x00ff00ff00ff00ffu;
+        word = (word * 100 + (word >> 16)) & 0x0000ffff0000ffffu;
+        value = value * 100000000 + ((word * 10000 + (word >> 32)) & 0xffffffffu);
+    }
+    for (; n > 0; p++, n--) {
+        unsigned digit = (unsigned)*p - '0';
+        if (digit > 9 || value > (UINT64_MAX - digit) / 10) return -1;
+        value = value * 10 + digit;
+    }
+    *out = value;
+    return 0;
+}
+
+/* The same with a minus sign where the value is negative. */
+static inline int tg_parse_i64(const uint8_t *p, size_t n, int64_t *out) {
+    uint64_t value;
+    int negative = n > 0 && p[0] == '-';
+    if (tg_parse_u64(p + negative, n - (size_t)negative, &value) < 0) return -1;
+    if (value > (uint64_t)INT64_MAX + (uint64_t)negative) return -1;
+    *out = (int64_t)(negative ? 0 - value : value);
+    return 0;
+}
+
 /* ---- shortest text of a floating-point number ------------------------------------------------ */
 
 /* floor(c * 10**q * 2**scale) with every lost bit gathered in the lowest one ("round to odd"),

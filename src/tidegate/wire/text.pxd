@@ -9,6 +9,8 @@ cdef extern from "_text.h" nogil:
 
     int tg_format_i64(int64_t v, uint8_t *dst) noexcept
     int tg_format_u64(uint64_t v, uint8_t *dst) noexcept
+    int tg_parse_u64(const uint8_t *p, size_t n, uint64_t *out) noexcept
+    int tg_parse_i64(const uint8_t *p, size_t n, int64_t *out) noexcept
     int tg_format_double(double v, uint8_t *dst) noexcept
     int tg_format_float(float v, uint8_t *dst) noexcept
 

@@ -34,6 +34,22 @@ def format_int(value: int) -> str:
     return buffer[:length].decode("ascii")
 
 
+def parse_u64(bytes text not None) -> int:
+    """The unsigned 64-bit integer of decimal digits."""
+    cdef uint64_t value = 0
+    if tg_parse_u64(start(text), <size_t>len(text), &value) < 0:
+        raise ValueError(f"{text!r} is not an unsigned 64-bit integer.")
+    return value
+
+
+def parse_i64(bytes text not None) -> int:
+    """The signed 64-bit integer of decimal digits."""
+    cdef int64_t value = 0
+    if tg_parse_i64(start(text), <size_t>len(text), &value) < 0:
+        raise ValueError(f"{text!r} is not a 64-bit integer.")
+    return value
+
+
 def format_double(double value) -> str:
     """The shortest digits that read back as this double, without an exponent."""
     cdef uint8_t buffer[400]
