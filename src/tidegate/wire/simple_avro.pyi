@@ -1,0 +1,6 @@
+"""The Avro encoding of the Simple protocol, compiled: see simple_avro.pyx."""
+
+from tidegate.wire import batch
+
+class Decoder(batch.Decoder):
+    def __init__(self, out: object = None) -> None: ...
