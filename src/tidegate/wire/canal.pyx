@@ -1,0 +1,1791 @@
+"""Canal-JSON: one JSON object a message, every value a string; decoded and encoded.
+
+Reads what TiCDC writes, with and without the TiDB extension, since v4.0, and what the official Canal
+writes; writes what TiCDC writes. Authority: TiCDC's Canal-JSON document and, where it is silent or
+wrong, the bytes of TiCDC's own encoder (docs/protocols/canal-json.md lists the choices).
+
+Messages of one table repeat themselves. A message that no earlier one predicts goes the general way:
+one pass notes where every member stands, a second one puts the values into the order of the row's
+shape. What it was made of (a Plan) is remembered, and the next message is compared with it: only
+what lies between the predicted bytes is then looked at. Whatever is not as predicted goes the
+general way again, which alone decides what is wrong with a message.
+"""
+
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, qsort
+from libc.string cimport memcmp, memcpy, memset
+
+from tidegate.model import parse_type
+
+from tidegate.wire.batch cimport (
+    FLAG_CLAIM_CHECK,
+    FLAG_HANDLE_KEY_ONLY,
+    HAS_AFTER,
+    HAS_BEFORE,
+    HAS_COMMIT_TS,
+    HAS_TABLE_ID,
+    KIND_DDL,
+    KIND_DELETE,
+    KIND_INSERT,
+    KIND_UPDATE,
+    KIND_WATERMARK,
+    MAX_COLUMNS,
+    Extra,
+    Message,
+    Row,
+    ShapeColumn,
+    row_init,
+)
+from tidegate.wire.batch cimport Decoder as BatchDecoder
+from tidegate.wire.buffer cimport (
+    Arena,
+    Buffer,
+    Cells,
+    arena_free,
+    arena_keep,
+    arena_take,
+    buffer_add,
+    buffer_free,
+    buffer_reserve,
+    cell_end,
+    cell_null,
+    cells_cut,
+    cells_reserve,
+)
+from tidegate.wire.cursor cimport (
+    FAULT_BINARY,
+    FAULT_COLUMNS,
+    FAULT_DUPLICATE,
+    FAULT_EMPTY,
+    FAULT_MEMORY,
+    FAULT_MISSING,
+    FAULT_NONE,
+    FAULT_RANGE,
+    FAULT_SYNTAX,
+    FAULT_TEMPORAL,
+    FAULT_TYPE,
+    FAULT_UNKNOWN_KIND,
+    FAULT_VALUE,
+    TG_LIKELY,
+    TG_UNLIKELY,
+    Cursor,
+    Span,
+    fail,
+    fail_at,
+    left,
+    take,
+    tg_copy_plain_run,
+    tg_plain_run,
+    tg_same,
+)
+from tidegate.wire.json cimport (
+    digits_i64,
+    digits_u64,
+    json_bool,
+    json_element,
+    json_escape,
+    json_finish,
+    json_i64,
+    json_is,
+    json_member,
+    json_number,
+    json_open,
+    json_peek,
+    json_skip,
+    json_space,
+    json_span,
+    json_u64,
+)
+from tidegate.wire.text cimport (
+    tg_base64_encode,
+    tg_is_digit,
+    tg_latin1_from_utf8,
+    tg_load_le64,
+    tg_shift_decimal,
+    tg_utf8_valid,
+)
+from tidegate.wire.values cimport (
+    FORM_BINARY,
+    FORM_DATE,
+    FORM_DATETIME,
+    FORM_DECIMAL,
+    FORM_DOUBLE,
+    FORM_FLOAT,
+    FORM_INTEGER,
+    FORM_TIME,
+    FORM_UNSIGNED,
+    FORM_YEAR,
+    bits_of,
+    form_of,
+    tg_date_valid,
+    tg_datetime_valid,
+    tg_decimal_valid,
+    tg_time_valid,
+    year_fits,
+)
+
+
+cdef extern from * nogil:
+    """
+    #include "_scan.h"
+    #include "_text.h"
+
+    /* Predicted bytes; zeros behind them, since they are compared in blocks of 16 (tg_same). */
+    static const uint8_t canal_ts[32] = ",\\"ts\\":";
+    static const uint8_t canal_sql[48] = ",\\"sql\\":\\"\\",\\"sqlType\\":{";
+    static const uint8_t canal_insert[32] = "INSERT\\",\\"es\\":";
+    static const uint8_t canal_update[32] = "UPDATE\\",\\"es\\":";
+    static const uint8_t canal_delete[32] = "DELETE\\",\\"es\\":";
+    static const uint8_t canal_no_old[48] = "},\\"old\\":null,\\"data\\":[{";
+    static const uint8_t canal_old[32] = "},\\"old\\":[{";
+    static const uint8_t canal_data[32] = "}],\\"data\\":[{";
+    static const uint8_t canal_commit_ts[48] = "}],\\"_tidb\\":{\\"commitTs\\":";
+    static const uint8_t canal_handle_key[48] = ",\\"onlyHandleKey\\":true}}";
+    static const uint8_t canal_row_key[32] = ",\\"rowkey\\":\\"";
+    static const uint8_t canal_database[48] = "{\\"id\\":0,\\"database\\":\\"";
+    static const uint8_t canal_table[32] = "\\",\\"table\\":\\"";
+
+    #ifdef TG_SSE2
+    static inline unsigned canal_digit_mask(const uint8_t *p) {
+        __m128i shifted = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8('0'));
+        return (unsigned)_mm_movemask_epi8(
+            _mm_cmpeq_epi8(_mm_min_epu8(shifted, _mm_set1_epi8(9)), shifted));
+    }
+    #endif
+
+    /* Whether the n <= 20 bytes at p are digits. 32 bytes at p may be read. */
+    static inline int canal_all_digits(const uint8_t *p, size_t n) {
+    #ifdef TG_SSE2
+        uint32_t digits = canal_digit_mask(p) | (uint32_t)canal_digit_mask(p + 16) << 16;
+        uint32_t wanted = ((uint32_t)1 << n) - 1;
+        return (digits & wanted) == wanted;
+    #else
+        while (n && tg_is_digit(*p)) p++, n--;
+        return n == 0;
+    #endif
+    }
+
+    /* How many digits stand at p, before end. */
+    static inline size_t canal_digit_run(const uint8_t *p, const uint8_t *end, const uint8_t *limit) {
+        size_t n = 0;
+    #ifdef TG_SSE2
+        if (TG_LIKELY(limit - p >= 32)) {
+            uint32_t others = ~(canal_digit_mask(p) | (uint32_t)canal_digit_mask(p + 16) << 16);
+            n = others ? (size_t)__builtin_ctz(others) : 32;
+            if (n > (size_t)(end - p)) return (size_t)(end - p);
+            if (TG_LIKELY(n < 32)) return n;
+        }
+    #else
+        (void)limit;
+    #endif
+        while (p + n < end && tg_is_digit(p[n])) n++;
+        return n;
+    }
+
+    /* The value of eight digits. */
+    static inline uint64_t canal_eight_digits(const uint8_t *p) {
+        uint64_t pairs = tg_load_le64(p) - 0x3030303030303030u;
+        pairs = pairs * 10 + (pairs >> 8);
+        return ((pairs & 0x000000ff000000ffu) * 0x000f424000000064u +
+                (pairs >> 16 & 0x000000ff000000ffu) * 0x0000271000000001u) >> 32;
+    }
+
+    /* The value of n <= 19 digits. */
+    static inline uint64_t canal_number(const uint8_t *p, size_t n) {
+        uint64_t value = 0;
+        for (; n >= 8; p += 8, n -= 8) value = value * 100000000u + canal_eight_digits(p);
+        for (; n; p++, n--) value = value * 10 + (uint64_t)(*p - '0');
+        return value;
+    }
+
+    /* The bytes of `mask` (bit i: byte i) at p equal those at `expected`, which has n of them, at most
+     * 32. 32 bytes may be read at both. No branch depends on n, which jumps about. */
+    static inline int canal_same32(const uint8_t *p, const uint8_t *expected, uint32_t mask, size_t n) {
+    #ifdef TG_SSE2
+        uint32_t low = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(
+            _mm_loadu_si128((const __m128i *)p), _mm_loadu_si128((const __m128i *)expected)));
+        uint32_t high = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(
+            _mm_loadu_si128((const __m128i *)(p + 16)),
+            _mm_loadu_si128((const __m128i *)(expected + 16))));
+        (void)n;
+        return ((low | high << 16) & mask) == mask;
+    #else
+        (void)mask;
+        return memcmp(p, expected, n < 32 ? n : 32) == 0;
+    #endif
+    }
+
+    static inline uint64_t canal_load32(const uint8_t *p) {
+        uint32_t word;
+        memcpy(&word, p, 4);
+        return word;
+    }
+
+    /* A hash for tables in memory; every byte counts, and the seed keeps a sender from choosing names
+     * that collide. */
+    static inline uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) {
+        uint64_t h = seed ^ (n * 0x9e3779b97f4a7c15u);
+        uint64_t word = 0;
+        if (n >= 8) {
+            const uint8_t *last = p + n - 8;
+            for (; p < last; p += 8) {
+                h = (h ^ tg_load_le64(p)) * 0xbf58476d1ce4e5b9u;
+                h ^= h >> 29;
+            }
+            word = tg_load_le64(last);
+        } else if (n >= 4) {
+            word = canal_load32(p) | canal_load32(p + n - 4) << 32;
+        } else if (n) {
+            word = (uint64_t)p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16;
+        }
+        h = (h ^ word) * 0x94d049bb133111ebu;
+        return h ^ h >> 32;
+    }
+
+    /* Whether a text is a number as the batch has floats: digits, perhaps a point and digits that do
+     * not end in zero, no zeros before them, no exponent. */
+    static inline int canal_plain_float(const uint8_t *p, size_t n) {
+        size_t i = n > 0 && p[0] == '-', whole = i;
+        while (i < n && tg_is_digit(p[i])) i++;
+        if (i == whole || (p[whole] == '0' && i > whole + 1)) return 0;
+        if (i == n) return 1;
+        if (p[i] != '.' || i + 1 == n || p[n - 1] == '0') return 0;
+        for (i++; i < n; i++) {
+            if (!tg_is_digit(p[i])) return 0;
+        }
+        return 1;
+    }
+
+    /* Which slot of the table of mysqlType entries: from `window` bytes, 8 to 16, at p. */
+    static inline uint64_t canal_type_slot(const uint8_t *p, int window, int shift) {
+        return (tg_load_le64(p) * 0x9e3779b97f4a7c15u +
+                tg_load_le64(p + window - 8) * 0xd6e8feb86659fd93u) >> shift;
+    }
+    """
+    const uint8_t *canal_ts
+    const uint8_t *canal_sql
+    const uint8_t *canal_insert
+    const uint8_t *canal_update
+    const uint8_t *canal_delete
+    const uint8_t *canal_no_old
+    const uint8_t *canal_old
+    const uint8_t *canal_data
+    const uint8_t *canal_commit_ts
+    const uint8_t *canal_handle_key
+    const uint8_t *canal_row_key
+    const uint8_t *canal_database
+    const uint8_t *canal_table
+    bint canal_all_digits(const uint8_t *p, size_t n) noexcept
+    size_t canal_digit_run(const uint8_t *p, const uint8_t *end, const uint8_t *limit) noexcept
+    uint64_t canal_number(const uint8_t *p, size_t n) noexcept
+    bint canal_same32(const uint8_t *p, const uint8_t *expected, uint32_t mask, size_t n) noexcept
+    uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) noexcept
+    bint canal_plain_float(const uint8_t *p, size_t n) noexcept
+    uint64_t canal_type_slot(const uint8_t *p, int window, int shift) noexcept
+
+
+# --- what a type's text says of its values -------------------------------------------------------
+
+# The names that begin a type's text; what they mean is model.types' to say.
+_TYPE_WORDS = (
+    "tinyint", "smallint", "mediumint", "int", "integer", "bigint", "bool", "boolean", "bit",
+    "float", "double", "real", "decimal", "numeric", "dec", "fixed",
+    "date", "time", "datetime", "timestamp", "year", "enum", "set", "json", "vector",
+    "char", "varchar", "tinytext", "text", "mediumtext", "longtext",
+    "binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob",
+)
+
+cdef struct TypeWord:
+    char text[16]
+    size_t size
+    int code
+    int flags
+
+cdef TypeWord _type_words[40]
+cdef int _type_word_count = 0
+
+
+def _fill_type_words() -> None:
+    global _type_word_count
+    cdef bytes text
+    for word in _TYPE_WORDS:
+        parsed = parse_type(word)
+        text = word.encode()
+        _type_words[_type_word_count].size = len(text)
+        memcpy(_type_words[_type_word_count].text, <const char *>text, len(text))
+        _type_words[_type_word_count].code = parsed.code
+        _type_words[_type_word_count].flags = parsed.flags
+        _type_word_count += 1
+
+
+_fill_type_words()
+
+
+cdef struct Column:
+    Span name
+    Span type
+    uint64_t hash           # of the name
+    int32_t next            # in the bucket of names
+    int32_t key
+    int32_t form            # values.Form
+    int32_t digits          # INTEGER and UNSIGNED: of the largest value
+    const char *most        # the digits of the largest value
+    const char *least       # of the smallest, without its sign; NULL where there is no sign
+    uint64_t seen           # the serial of the object in which the column was last met
+    bint varies             # its sqlType depends on its value
+    Span literal            # ,"name":  as the message spelled it
+
+
+cdef inline uint8_t _lower(uint8_t byte) noexcept nogil:
+    return byte | 0x20 if 65 <= byte <= 90 else byte
+
+
+cdef bint _has_word(const Span *text, size_t start, const char *word, size_t n) noexcept nogil:
+    """Whether the (lower-case) word stands somewhere in the text, in any case."""
+    cdef size_t i, j
+    if text.n < n:
+        return False
+    for i in range(start, text.n - n + 1):
+        j = 0
+        while j < n and _lower(text.p[i + j]) == <uint8_t>word[j]:
+            j += 1
+        if j == n:
+            return True
+    return False
+
+
+cdef void _set_bounds(Column *column, int bits, bint unsigned) noexcept nogil:
+    column.least = NULL
+    if bits == 8:
+        column.most = b"255" if unsigned else b"127"
+        column.least = b"128"
+        column.digits = 3
+    elif bits == 16:
+        column.most = b"65535" if unsigned else b"32767"
+        column.least = b"32768"
+        column.digits = 5
+    elif bits == 24:
+        column.most = b"16777215" if unsigned else b"8388607"
+        column.least = b"8388608"
+        column.digits = 8 if unsigned else 7
+    elif bits == 32:
+        column.most = b"4294967295" if unsigned else b"2147483647"
+        column.least = b"2147483648"
+        column.digits = 10
+    else:
+        column.most = b"18446744073709551615" if unsigned else b"9223372036854775807"
+        column.least = b"9223372036854775808"
+        column.digits = 20 if unsigned else 19
+    if unsigned:
+        column.least = NULL
+
+
+cdef void _set_form(Column *column) noexcept nogil:
+    """Form and bounds from the column's type text; a text that is no type's passes as text."""
+    cdef char word[16]
+    cdef size_t n = 0
+    cdef uint8_t byte
+    cdef int i
+    cdef int code = -1, flags = 0
+    cdef Span *type = &column.type
+    while n < type.n and n < 16:
+        byte = _lower(type.p[n])
+        if not (97 <= byte <= 122 or 48 <= byte <= 57 or byte == c'_'):
+            break
+        word[n] = <char>byte
+        n += 1
+    for i in range(_type_word_count):
+        if _type_words[i].size == n and memcmp(_type_words[i].text, word, n) == 0:
+            code = _type_words[i].code
+            flags = _type_words[i].flags
+            break
+    if n == 4 and memcmp(word, b"long", 4) == 0 and _has_word(type, 4, b"varbinary", 9):
+        code = 250
+        flags = 1
+    # MySQL: ZEROFILL implies UNSIGNED
+    if _has_word(type, n, b"unsigned", 8) or _has_word(type, n, b"zerofill", 8):
+        flags |= 128
+    column.form = form_of(code, flags)
+    column.varies = False
+    if column.form == FORM_INTEGER or column.form == FORM_UNSIGNED:
+        _set_bounds(column, bits_of(code), column.form == FORM_UNSIGNED)
+        column.varies = column.form == FORM_UNSIGNED and code <= 9
+
+
+cdef inline int _integer_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
+    cdef bint negative = n > 0 and p[0] == c'-'
+    cdef const char *bound = column.least if negative else column.most
+    p += negative
+    n -= negative
+    if TG_UNLIKELY(n == 0 or bound == NULL):
+        return FAULT_VALUE
+    if TG_UNLIKELY(n > <size_t>column.digits):
+        return FAULT_RANGE if n > 20 or canal_all_digits(p, n) else FAULT_VALUE
+    if TG_UNLIKELY(not canal_all_digits(p, n)):
+        return FAULT_VALUE
+    if n == <size_t>column.digits and memcmp(p, bound, n) > 0:
+        return FAULT_RANGE
+    return FAULT_NONE
+
+
+cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
+    """What is wrong with a value of the column; 32 bytes behind it may be read. Not for BINARY."""
+    cdef int form = column.form
+    cdef int64_t year = 0
+    if form == FORM_INTEGER or form == FORM_UNSIGNED:
+        return _integer_fault(column, p, n)
+    elif form == FORM_DATETIME:
+        return FAULT_NONE if tg_datetime_valid(p, n) else FAULT_TEMPORAL
+    elif form == FORM_DECIMAL:
+        return FAULT_NONE if tg_decimal_valid(p, n, p + n + 16) else FAULT_VALUE
+    elif form == FORM_DATE:
+        return FAULT_NONE if tg_date_valid(p, n) else FAULT_TEMPORAL
+    elif form == FORM_TIME:
+        return FAULT_NONE if tg_time_valid(p, n) else FAULT_TEMPORAL
+    elif form == FORM_FLOAT or form == FORM_DOUBLE:
+        return FAULT_NONE if canal_plain_float(p, n) else FAULT_VALUE
+    elif form == FORM_YEAR:
+        if n > 4 or digits_i64(p, n, &year) < 0:
+            return FAULT_VALUE
+        return FAULT_NONE if year_fits(year) else FAULT_RANGE
+    return FAULT_NONE
+
+
+# --- what was learned from earlier messages ------------------------------------------------------
+
+cdef enum:
+    MAX_PLANS = 256
+    # What all plans together may take before they are forgotten.
+    MAX_PLAN_BYTES = 32 * 1024 * 1024
+    PLAN_BUCKETS = 512
+    # mysqlType entries that begin alike are tried one after the other, but not more than this.
+    MAX_ALIKE = 8
+
+
+# An entry of mysqlType, "name":"type", as the messages spell it.
+cdef struct TypeEntry:
+    uint8_t head[32]        # its first bytes
+    Span literal
+    uint32_t mask           # which bytes of head count
+    uint32_t next           # the slot of the next entry that begins alike, 0: none
+    uint64_t seen           # the serial of the message in which it was last met
+
+
+# One column list of one table, and how its messages look.
+cdef struct Plan:
+    Arena arena
+    uint64_t hash           # of the names
+    int32_t next            # in the bucket of names, -1 at the end
+    int32_t shape
+    Span database
+    Span table
+    int32_t count
+    int32_t keys
+    bint by_name            # the columns are in the order of their names
+    Column *columns
+    int32_t *buckets        # of column names
+    uint64_t bucket_mask
+    # The prediction, if there is one: a TiCDC message from its beginning to behind "type":" ...
+    bint tried
+    bint predicts
+    Span prefix
+    # ... sqlType, cut where a number depends on a value ...
+    Span *segments
+    int32_t segment_count
+    # ... and mysqlType, whose entries come in any order. A slot is an entry's index from 1 on, and
+    # its length in the upper half.
+    TypeEntry *types
+    int32_t type_count
+    size_t types_size
+    uint32_t *slots
+    int shift
+    int window
+
+
+# A member of sqlType, mysqlType, data or old; or a name of pkNames.
+cdef struct Member:
+    Span name
+    Span text               # p == NULL: null
+    const uint8_t *at       # its name's opening quote
+    const uint8_t *value_at
+
+
+cdef struct Members:
+    size_t first
+    size_t count
+    bint present            # not null
+
+
+# What a message holds, by the names of its members.
+cdef enum Part:
+    PART_ID = 1
+    PART_DATABASE = 2
+    PART_TABLE = 4
+    PART_PK_NAMES = 8
+    PART_IS_DDL = 16
+    PART_TYPE = 32
+    PART_ES = 64
+    PART_TS = 128
+    PART_SQL = 256
+    PART_SQL_TYPE = 512
+    PART_MYSQL_TYPE = 1024
+    PART_DATA = 2048
+    PART_OLD = 4096
+    PART_TIDB = 8192
+
+
+# Likewise the member _tidb.
+cdef enum TidbPart:
+    TIDB_COMMIT_TS = 1
+    TIDB_WATERMARK_TS = 2
+    TIDB_ONLY_HANDLE_KEY = 4
+    TIDB_CLAIM_CHECK = 8
+    TIDB_TABLE_ID = 16
+    TIDB_PARTITION_ID = 32
+
+
+cdef struct Parts:
+    uint32_t has                # Part
+    uint32_t extension          # TidbPart
+    Span database
+    Span table
+    Span type
+    const uint8_t *type_at      # the word of the type, in the message
+    Span sql
+    bint is_ddl
+    bint has_extension
+    bint only_handle_key
+    int64_t es
+    int64_t commit_ts
+    int64_t watermark_ts
+    int64_t table_id
+    int64_t partition_id
+    Span claim_check
+    Members pk_names
+    Members sql_type
+    Members mysql_type
+    Members data                # rows: indexes into Decoder.row_members
+    Members old
+
+
+cdef inline bint _is(const Span *text, const char *word, size_t n) noexcept nogil:
+    return text.n == n and memcmp(text.p, word, n) == 0
+
+
+cdef inline bint _same(const Span *a, const Span *b) noexcept nogil:
+    return a.n == b.n and memcmp(a.p, b.p, a.n) == 0
+
+
+cdef int _by_name(const void *a, const void *b) noexcept nogil:
+    cdef const Span *left_name = &(<const Column *>a).name
+    cdef const Span *right_name = &(<const Column *>b).name
+    cdef size_t n = left_name.n if left_name.n < right_name.n else right_name.n
+    cdef int order = memcmp(left_name.p, right_name.p, n)
+    if order:
+        return order
+    return (left_name.n > right_name.n) - (left_name.n < right_name.n)
+
+
+cdef void _fill_buckets(Plan *plan) noexcept nogil:
+    """The table of column names, from the columns and their hashes."""
+    cdef int32_t i
+    cdef int32_t *bucket
+    memset(plan.buckets, 0xff, (plan.bucket_mask + 1) * sizeof(int32_t))
+    for i in range(plan.count):
+        bucket = &plan.buckets[plan.columns[i].hash & plan.bucket_mask]
+        plan.columns[i].next = bucket[0]
+        bucket[0] = i
+
+
+cdef size_t _power_above(size_t n) noexcept nogil:
+    cdef size_t power = 8
+    while power < n:
+        power *= 2
+    return power
+
+
+cdef void _plan_free(Plan *plan) noexcept nogil:
+    arena_free(&plan.arena)
+    free(plan)
+
+
+cdef class Decoder(BatchDecoder):
+    cdef Buffer members         # Member: of the message being read
+    cdef Buffer row_members     # Members: the rows of data and old
+    cdef Buffer after_slots     # int32: for each column, its member in the row being put
+    cdef Buffer before_slots
+    cdef Buffer spare           # bytes of binary values, numbers being shifted
+    cdef Plan *plans[MAX_PLANS]
+    cdef int32_t buckets[PLAN_BUCKETS]
+    cdef int32_t plan_count
+    cdef int32_t last           # the plan used last, -1: none
+    cdef size_t plan_bytes
+    cdef uint64_t serial
+    cdef uint64_t seed
+
+    def __cinit__(self, *arguments, **options):
+        self.seed = <uint64_t><uintptr_t><void *>self * 0x9e3779b97f4a7c15u
+        self._forget()
+
+    def __dealloc__(self):
+        self._forget()
+        buffer_free(&self.members)
+        buffer_free(&self.row_members)
+        buffer_free(&self.after_slots)
+        buffer_free(&self.before_slots)
+        buffer_free(&self.spare)
+
+    cdef void _forget(self) noexcept nogil:
+        cdef int32_t i
+        for i in range(self.plan_count):
+            _plan_free(self.plans[i])
+        self.plan_count = 0
+        self.plan_bytes = 0
+        self.last = -1
+        memset(self.buckets, 0xff, sizeof(self.buckets))
+
+    cdef int message(self, Message *m, Cursor *c) noexcept nogil:
+        cdef int32_t i, tried = self.last
+        if m.value == NULL or m.value_size == 0:
+            return fail(c, FAULT_EMPTY)
+        if tried >= 0:
+            if TG_LIKELY(self._predicted(self.plans[tried], m)):
+                return 0
+            i = self._find_raw(m)
+            while i >= 0:
+                if i != tried:
+                    self.out.rollback()
+                    if self._predicted(self.plans[i], m):
+                        self.last = i
+                        return 0
+                i = self.plans[i].next
+            self.out.rollback()
+        return self._general(m, c)
+
+    # --- the predicted way -----------------------------------------------------------------------
+
+    cdef inline uint64_t _names_hash(self, const uint8_t *database, size_t database_size,
+                                     const uint8_t *table, size_t table_size) noexcept nogil:
+        return canal_hash(database, database_size, self.seed) ^ \
+            canal_hash(table, table_size, ~self.seed)
+
+    cdef int32_t _find_raw(self, Message *m) noexcept nogil:
+        """The first plan of the bucket of the table that a TiCDC message names; -1: none, or another
+        layout, or names with escapes."""
+        cdef const uint8_t *p = m.value
+        cdef const uint8_t *end = p + m.value_size
+        cdef const uint8_t *database
+        cdef size_t run
+        cdef size_t database_size
+        cdef unsigned int high = 0
+        if m.value_size < 48 or not tg_same(p, canal_database, 20, m.value_limit):
+            return -1
+        p += 20
+        database = p
+        database_size = tg_plain_run(p, end, m.value_limit, &high)
+        p += database_size
+        if <size_t>(end - p) < 16 or not tg_same(p, canal_table, 11, m.value_limit):
+            return -1
+        p += 11
+        run = tg_plain_run(p, end, m.value_limit, &high)
+        return self.buckets[
+            self._names_hash(database, database_size, p, run) & (PLAN_BUCKETS - 1)
+        ]
+
+    cdef inline const uint8_t *_predicted_value(self, Cursor *c, const uint8_t *p,
+                                                const Column *column, Cells *cells) noexcept nogil:
+        """The value at p as the next cell, which is reserved; where it ends, or NULL."""
+        cdef unsigned int high = 0
+        cdef uint8_t *text = cells.text.data + cells.text.used
+        cdef size_t run
+        cdef size_t n = 0
+        if TG_UNLIKELY(p[0] != c'"'):
+            if p[0] != c'n' or p[1] != c'u' or p[2] != c'l' or p[3] != c'l':
+                return NULL
+            cell_null(cells)
+            return p + 4
+        p += 1
+        while True:
+            run = tg_copy_plain_run(p, c.end, c.limit, text + n, &high)
+            n += run
+            p += run
+            if TG_UNLIKELY(p >= c.end):
+                return NULL
+            if TG_LIKELY(p[0] == c'"'):
+                break
+            if p[0] != c'\\':
+                return NULL
+            c.p = p
+            if json_escape(c, text + n, &run) < 0:
+                return NULL
+            p = c.p
+            n += run
+        if TG_UNLIKELY(high != 0) and not tg_utf8_valid(text, n):
+            return NULL
+        if TG_UNLIKELY(column.form == FORM_BINARY):
+            if self._put_binary(cells, text, n) != FAULT_NONE:
+                return NULL
+            return p + 1
+        if TG_UNLIKELY(_value_fault(column, text, n) != FAULT_NONE):
+            return NULL
+        cells.text.used += n
+        cell_end(cells)
+        return p + 1
+
+    cdef inline const uint8_t *_predicted_sql_type(self, Plan *plan, Cursor *c) noexcept nogil:
+        """Over sqlType to behind the opening brace of mysqlType."""
+        cdef const uint8_t *p = c.p
+        cdef int32_t i
+        cdef Span *segment
+        cdef uint8_t first
+        for i in range(plan.segment_count):
+            segment = &plan.segments[i]
+            if <size_t>(c.end - p) < segment.n + 8 or \
+                    not tg_same(p, segment.p, segment.n, c.limit):
+                return NULL
+            p += segment.n
+            if i + 1 == plan.segment_count:
+                return p
+            p += p[0] == c'-'
+            first = p[0]
+            if not tg_is_digit(first):
+                return NULL
+            p += 1
+            while p < c.end and tg_is_digit(p[0]):
+                if first == c'0':
+                    return NULL
+                p += 1
+        return NULL
+
+    cdef inline const uint8_t *_predicted_before(self, Plan *plan, Cursor *c, const uint8_t *p,
+                                                 Row *row) noexcept nogil:
+        """The row of `old`: all columns of the plan or, in their order, some of them."""
+        cdef Cells *cells = &self.out.before
+        cdef uint8_t *missing = NULL
+        cdef int32_t i
+        cdef size_t skip = 1        # the comma that the first member does not have
+        cdef Span *literal
+        for i in range(plan.count):
+            literal = &plan.columns[i].literal
+            if TG_UNLIKELY(<size_t>(c.end - p) < literal.n + 4):
+                return NULL
+            if not tg_same(p, literal.p + skip, literal.n - skip, c.limit):
+                if missing == NULL:
+                    missing = self.out.new_missing(row, plan.count)
+                    if missing == NULL:
+                        return NULL
+                missing[i >> 3] |= <uint8_t>(1 << (i & 7))
+                cell_null(cells)
+                continue
+            p = self._predicted_value(c, p + literal.n - skip, &plan.columns[i], cells)
+            if p == NULL:
+                return NULL
+            skip = 0
+        return p
+
+    cdef inline const uint8_t *_predicted_data(self, Plan *plan, Cursor *c, const uint8_t *p,
+                                               const uint8_t *types, Cells *cells) noexcept nogil:
+        """The row of `data`, and beside it, an entry a column, the check of mysqlType at `types`: two
+        chains of reads that do not wait for one another."""
+        cdef const uint8_t *types_end = types + plan.types_size
+        cdef uint64_t serial = self.serial
+        cdef uint32_t slot
+        cdef TypeEntry *entry
+        cdef size_t size
+        cdef int32_t i
+        cdef size_t skip = 1
+        cdef Span *literal
+        for i in range(plan.count):
+            slot = plan.slots[canal_type_slot(types + 1, plan.window, plan.shift)]
+            while True:
+                if TG_UNLIKELY(slot == 0):
+                    return NULL
+                entry = &plan.types[slot & 0xffff]
+                size = slot >> 16
+                if TG_LIKELY(canal_same32(types, entry.head, entry.mask, size)):
+                    if size <= 32 or tg_same(types + 32, entry.literal.p + 32, size - 32, c.limit):
+                        break
+                slot = entry.next
+            if TG_UNLIKELY(entry.seen == serial):
+                return NULL
+            entry.seen = serial
+            types += size
+            if TG_UNLIKELY(types >= types_end):
+                if types > types_end or i + 1 != plan.count:
+                    return NULL
+            elif TG_UNLIKELY(types[0] != c','):
+                return NULL
+            types += 1
+
+            literal = &plan.columns[i].literal
+            if TG_UNLIKELY(<size_t>(c.end - p) < literal.n + 4) or \
+                    TG_UNLIKELY(not tg_same(p, literal.p + skip, literal.n - skip, c.limit)):
+                return NULL
+            p = self._predicted_value(c, p + literal.n - skip, &plan.columns[i], cells)
+            if TG_UNLIKELY(p == NULL):
+                return NULL
+            skip = 0
+        return p
+
+    cdef inline const uint8_t *_predicted_digits(self, Cursor *c, const uint8_t *p,
+                                                 uint64_t *value) noexcept nogil:
+        cdef size_t n = canal_digit_run(p, c.end, c.limit)
+        if TG_UNLIKELY(n == 0 or n > 18 or (p[0] == c'0' and n > 1)):
+            return NULL
+        value[0] = canal_number(p, n)
+        return p + n
+
+    cdef bint _predicted(self, Plan *plan, Message *m) noexcept nogil:
+        """Reads the message if it is one of the plan, exactly as TiCDC lays it out. If not, what was
+        put stays for the caller to take back."""
+        cdef Cursor at
+        cdef Cursor *c = &at
+        cdef Row row
+        cdef const uint8_t *p
+        cdef const uint8_t *types
+        cdef uint64_t es = 0, ts = 0
+        cdef unsigned int high = 0
+        if not plan.predicts or m.value_size < plan.prefix.n + plan.types_size + 64:
+            return False
+        if not tg_same(m.value, plan.prefix.p, plan.prefix.n, m.value_limit):
+            return False
+        c.start = m.value
+        c.end = m.value + m.value_size
+        c.limit = m.value_limit
+        c.fault = FAULT_NONE
+        c.p = m.value + plan.prefix.n
+        if take(c, canal_insert, 13):
+            row_init(&row, KIND_INSERT)
+        elif take(c, canal_update, 13):
+            row_init(&row, KIND_UPDATE)
+        elif take(c, canal_delete, 13):
+            row_init(&row, KIND_DELETE)
+        else:
+            return False
+        p = self._predicted_digits(c, c.p, &es)
+        if p == NULL:
+            return False
+        c.p = p
+        if not take(c, canal_ts, 6):
+            return False
+        p = self._predicted_digits(c, c.p, &ts)
+        if p == NULL:
+            return False
+        c.p = p
+        if not take(c, canal_sql, 21):
+            return False
+        types = self._predicted_sql_type(plan, c)
+        # Comparing an entry of mysqlType may read 48 bytes from its beginning.
+        if types == NULL or <size_t>(c.end - types) < plan.types_size + 32 or \
+                <size_t>(c.limit - types) < plan.types_size + 48:
+            return False
+        c.p = types + plan.types_size
+        self.serial += 1
+        # A value is never longer than in the message but for base64: four bytes for three.
+        if row.kind == KIND_UPDATE:
+            if not take(c, canal_old, 10) or \
+                    cells_reserve(&self.out.before, plan.count) < 0 or \
+                    buffer_reserve(&self.out.before.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 64) < 0:
+                return False
+            p = self._predicted_before(plan, c, c.p, &row)
+            if p == NULL:
+                return False
+            c.p = p
+            if not take(c, canal_data, 12):
+                return False
+            row.has = row.has | HAS_BEFORE
+        elif not take(c, canal_no_old, 22):
+            return False
+        if row.kind == KIND_DELETE:
+            if cells_reserve(&self.out.before, plan.count) < 0 or \
+                    buffer_reserve(&self.out.before.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 64) < 0:
+                return False
+            p = self._predicted_data(plan, c, c.p, types, &self.out.before)
+            row.has = row.has | HAS_BEFORE
+        else:
+            if cells_reserve(&self.out.after, plan.count) < 0 or \
+                    buffer_reserve(&self.out.after.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 64) < 0:
+                return False
+            p = self._predicted_data(plan, c, c.p, types, &self.out.after)
+            row.has = row.has | HAS_AFTER
+        if p == NULL:
+            return False
+        c.p = p
+        if TG_LIKELY(take(c, canal_commit_ts, 23)):
+            p = self._predicted_digits(c, c.p, &ts)
+            if p == NULL:
+                return False
+            row.commit_ts = <int64_t>ts
+            c.p = p
+            if TG_LIKELY(left(c) >= 2 and p[0] == c'}' and p[1] == c'}'):
+                c.p += 2
+            elif take(c, canal_handle_key, 23):
+                row.flags |= FLAG_HANDLE_KEY_ONLY
+            elif take(c, canal_row_key, 11):
+                c.p += tg_plain_run(c.p, c.end, c.limit, &high)
+                if high != 0 or left(c) < 3 or c.p[0] != c'"' or c.p[1] != c'}' or c.p[2] != c'}':
+                    return False
+                c.p += 3
+            else:
+                return False
+        elif left(c) >= 3 and p[0] == c'}' and p[1] == c']' and p[2] == c'}':
+            if es > <uint64_t>INT64_MAX >> 18:
+                return False
+            row.commit_ts = <int64_t>(es << 18)
+            c.p += 3
+        else:
+            return False
+        # v6.5 put a line end behind each message
+        json_space(c)
+        if c.p != c.end:
+            return False
+        row.has = row.has | HAS_COMMIT_TS
+        row.shape = plan.shape
+        return self.out.add_row(c, &row) == 0
+
+    cdef int _put_binary(self, Cells *cells, const uint8_t *p, size_t n) noexcept nogil:
+        """The bytes that a text of code points up to U+00FF stands for, as a cell in base64; p may be
+        the place where the cell goes. Gives a fault."""
+        cdef int64_t size
+        if buffer_reserve(&self.spare, n + 32) < 0:
+            return FAULT_MEMORY
+        size = tg_latin1_from_utf8(p, n, self.spare.data)
+        if size < 0:
+            return FAULT_BINARY
+        if buffer_reserve(&cells.text, (<size_t>size + 2) // 3 * 4) < 0:
+            return FAULT_MEMORY
+        cells.text.used += tg_base64_encode(
+            self.spare.data, <size_t>size, cells.text.data + cells.text.used
+        )
+        cell_end(cells)
+        return FAULT_NONE
+
+    # --- the general way, first pass: what the message holds ---------------------------------------
+
+    cdef int _general(self, Message *m, Cursor *c) noexcept nogil:
+        cdef Parts parts
+        memset(&parts, 0, sizeof(Parts))
+        self.members.used = 0
+        self.row_members.used = 0
+        self.out.scratch.used = 0
+        if self._read_parts(c, &parts) < 0 or json_finish(c) < 0:
+            return -1
+        c.p = c.start
+        if not parts.has & PART_TYPE:
+            return fail(c, FAULT_MISSING)
+        if parts.is_ddl:
+            return self._put_ddl(c, &parts)
+        if _is(&parts.type, b"TIDB_WATERMARK", 14):
+            return self._put_watermark(c, &parts)
+        return self._put_rows(m, c, &parts)
+
+    cdef int _read_parts(self, Cursor *c, Parts *parts) noexcept nogil:
+        cdef bint first = True
+        cdef Span name, number
+        cdef int found
+        cdef uint32_t part
+        if json_open(c, c'{') < 0:
+            return -1
+        while True:
+            found = json_member(c, &first, &self.out.scratch, &name)
+            if found <= 0:
+                return found
+            part = self._part(&name)
+            if part == 0:
+                if json_skip(c) < 0:
+                    return -1
+                continue
+            if parts.has & part:
+                return fail(c, FAULT_DUPLICATE)
+            parts.has |= part
+            if part == PART_DATA:
+                found = self._read_rows(c, &parts.data)
+            elif part == PART_OLD:
+                found = self._read_rows(c, &parts.old)
+            elif part == PART_MYSQL_TYPE:
+                found = self._read_members(c, &parts.mysql_type, False)
+            elif part == PART_SQL_TYPE:
+                found = self._read_members(c, &parts.sql_type, True)
+            elif part == PART_PK_NAMES:
+                found = self._read_names(c, &parts.pk_names)
+            elif part == PART_TIDB:
+                found = self._read_extension(c, parts)
+            elif part == PART_IS_DDL:
+                found = json_bool(c, &parts.is_ddl)
+            elif part == PART_ES:
+                found = json_i64(c, &parts.es)
+            elif part == PART_ID or part == PART_TS:
+                found = json_number(c, &number)
+            elif part == PART_TYPE:
+                parts.type_at = c.p + 1
+                found = json_span(c, &self.out.scratch, &parts.type)
+            elif part == PART_DATABASE:
+                found = self._read_text(c, &parts.database)
+            elif part == PART_TABLE:
+                found = self._read_text(c, &parts.table)
+            else:
+                found = self._read_text(c, &parts.sql)
+            if found < 0:
+                return -1
+
+    cdef inline uint32_t _part(self, const Span *name) noexcept nogil:
+        if name.n == 2:
+            if _is(name, b"id", 2):
+                return PART_ID
+            if _is(name, b"es", 2):
+                return PART_ES
+            if _is(name, b"ts", 2):
+                return PART_TS
+        elif name.n == 3:
+            if _is(name, b"old", 3):
+                return PART_OLD
+            if _is(name, b"sql", 3):
+                return PART_SQL
+        elif name.n == 4:
+            if _is(name, b"data", 4):
+                return PART_DATA
+            if _is(name, b"type", 4):
+                return PART_TYPE
+        elif name.n == 5:
+            if _is(name, b"table", 5):
+                return PART_TABLE
+            if _is(name, b"isDdl", 5):
+                return PART_IS_DDL
+            if _is(name, b"_tidb", 5):
+                return PART_TIDB
+        elif name.n == 7:
+            if _is(name, b"sqlType", 7):
+                return PART_SQL_TYPE
+            if _is(name, b"pkNames", 7):
+                return PART_PK_NAMES
+        elif name.n == 8:
+            if _is(name, b"database", 8):
+                return PART_DATABASE
+        elif name.n == 9:
+            if _is(name, b"mysqlType", 9):
+                return PART_MYSQL_TYPE
+        return 0
+
+    cdef int _read_text(self, Cursor *c, Span *out) noexcept nogil:
+        """A string, or null: p stays NULL."""
+        if json_peek(c) == c'n' and json_is(c, b"null", 4):
+            return 0
+        return json_span(c, &self.out.scratch, out)
+
+    cdef inline int _add_member(self, Cursor *c, const Member *member) noexcept nogil:
+        if buffer_reserve(&self.members, sizeof(Member)) < 0:
+            return fail(c, FAULT_MEMORY)
+        (<Member *>(self.members.data + self.members.used))[0] = member[0]
+        self.members.used += sizeof(Member)
+        return 0
+
+    cdef int _read_members(self, Cursor *c, Members *out, bint numbers) noexcept nogil:
+        """An object of strings and nulls, or of whole numbers (whose texts are not kept), or null."""
+        cdef bint first = True
+        cdef Member member
+        cdef int found
+        cdef int64_t number = 0
+        out.first = self.members.used // sizeof(Member)
+        out.present = False
+        if json_peek(c) == c'n' and json_is(c, b"null", 4):
+            return 0
+        if json_open(c, c'{') < 0:
+            return -1
+        while True:
+            json_space(c)
+            member.at = c.p if first else c.p + 1
+            found = json_member(c, &first, &self.out.scratch, &member.name)
+            if found <= 0:
+                break
+            member.value_at = c.p
+            member.text.p = NULL
+            member.text.n = 0
+            if numbers:
+                if json_i64(c, &number) < 0:
+                    return -1
+            elif c.p[0] == c'"':
+                if json_span(c, &self.out.scratch, &member.text) < 0:
+                    return -1
+            elif not json_is(c, b"null", 4):
+                return fail(c, FAULT_TYPE)
+            if self._add_member(c, &member) < 0:
+                return -1
+        out.count = self.members.used // sizeof(Member) - out.first
+        out.present = True
+        return found
+
+    cdef int _read_names(self, Cursor *c, Members *out) noexcept nogil:
+        """pkNames: strings, or null."""
+        cdef bint first = True
+        cdef Member member
+        cdef int found
+        memset(&member, 0, sizeof(Member))
+        out.first = self.members.used // sizeof(Member)
+        if json_peek(c) == c'n' and json_is(c, b"null", 4):
+            return 0
+        if json_open(c, c'[') < 0:
+            return -1
+        while True:
+            found = json_element(c, &first)
+            if found <= 0:
+                break
+            member.at = c.p
+            if json_span(c, &self.out.scratch, &member.name) < 0 or \
+                    self._add_member(c, &member) < 0:
+                return -1
+        out.count = self.members.used // sizeof(Member) - out.first
+        out.present = True
+        return found
+
+    cdef int _read_row(self, Cursor *c) noexcept nogil:
+        cdef Members row
+        memset(&row, 0, sizeof(Members))
+        if self._read_members(c, &row, False) < 0:
+            return -1
+        if buffer_add(&self.row_members, <const uint8_t *>&row, sizeof(Members)) < 0:
+            return fail(c, FAULT_MEMORY)
+        return 0
+
+    cdef int _read_rows(self, Cursor *c, Members *out) noexcept nogil:
+        """data or old: an array of rows, one row (a hotfix of TiCDC), or null. A row is an object or,
+        in `old` of v5.1, null."""
+        cdef bint first = True
+        cdef int found = json_peek(c)
+        out.first = self.row_members.used // sizeof(Members)
+        if found == c'n' and json_is(c, b"null", 4):
+            return 0
+        if found == c'{':
+            found = self._read_row(c)
+        else:
+            if json_open(c, c'[') < 0:
+                return -1
+            while True:
+                found = json_element(c, &first)
+                if found <= 0:
+                    break
+                if self._read_row(c) < 0:
+                    return -1
+        out.count = self.row_members.used // sizeof(Members) - out.first
+        out.present = True
+        return found
+
+    cdef int _read_extension(self, Cursor *c, Parts *parts) noexcept nogil:
+        """_tidb. Members of other versions (rowkey, checksum ...) are passed over."""
+        cdef bint first = True
+        cdef Span name
+        cdef int found
+        cdef uint32_t part
+        if json_peek(c) == c'n' and json_is(c, b"null", 4):
+            return 0
+        if json_open(c, c'{') < 0:
+            return -1
+        parts.has_extension = True
+        while True:
+            found = json_member(c, &first, &self.out.scratch, &name)
+            if found <= 0:
+                return found
+            part = 0
+            if _is(&name, b"commitTs", 8):
+                part = TIDB_COMMIT_TS
+            elif _is(&name, b"watermarkTs", 11):
+                part = TIDB_WATERMARK_TS
+            elif _is(&name, b"onlyHandleKey", 13):
+                part = TIDB_ONLY_HANDLE_KEY
+            elif _is(&name, b"claimCheckLocation", 18):
+                part = TIDB_CLAIM_CHECK
+            elif _is(&name, b"tableId", 7):
+                part = TIDB_TABLE_ID
+            elif _is(&name, b"partitionId", 11):
+                part = TIDB_PARTITION_ID
+            if parts.extension & part:
+                return fail(c, FAULT_DUPLICATE)
+            parts.extension |= part
+            if part == TIDB_COMMIT_TS:
+                found = self._read_ts(c, &parts.commit_ts)
+            elif part == TIDB_WATERMARK_TS:
+                found = self._read_ts(c, &parts.watermark_ts)
+            elif part == TIDB_ONLY_HANDLE_KEY:
+                found = json_bool(c, &parts.only_handle_key)
+            elif part == TIDB_CLAIM_CHECK:
+                found = json_span(c, &self.out.scratch, &parts.claim_check)
+            elif part == TIDB_TABLE_ID:
+                found = json_i64(c, &parts.table_id)
+            elif part == TIDB_PARTITION_ID:
+                found = json_i64(c, &parts.partition_id)
+            else:
+                found = json_skip(c)
+            if found < 0:
+                return -1
+
+    cdef int _read_ts(self, Cursor *c, int64_t *out) noexcept nogil:
+        cdef const uint8_t *at = c.p
+        cdef uint64_t value = 0
+        if json_u64(c, &value) < 0:
+            return -1
+        if value > <uint64_t>INT64_MAX:
+            return fail_at(c, FAULT_RANGE, at)
+        out[0] = <int64_t>value
+        return 0
+
+    # --- the general way, second pass: the events ----------------------------------------------------
+
+    cdef int _set_commit_ts(self, Cursor *c, Parts *parts, Row *row) noexcept nogil:
+        if parts.has_extension:
+            if not parts.extension & TIDB_COMMIT_TS:
+                return fail(c, FAULT_MISSING)
+            row.commit_ts = parts.commit_ts
+        else:
+            # `es` is the physical part of the TSO; the logical part is not carried.
+            if not parts.has & PART_ES:
+                return fail(c, FAULT_MISSING)
+            if parts.es < 0 or parts.es > INT64_MAX >> 18:
+                return fail(c, FAULT_RANGE)
+            row.commit_ts = parts.es << 18
+        row.has = row.has | HAS_COMMIT_TS
+        return 0
+
+    cdef int _put_watermark(self, Cursor *c, Parts *parts) noexcept nogil:
+        cdef Row row
+        row_init(&row, KIND_WATERMARK)
+        if not parts.extension & TIDB_WATERMARK_TS:
+            return fail(c, FAULT_MISSING)
+        row.commit_ts = parts.watermark_ts
+        row.has = HAS_COMMIT_TS
+        return self.out.add_row(c, &row)
+
+    cdef int _put_ddl(self, Cursor *c, Parts *parts) noexcept nogil:
+        cdef Row row
+        cdef Extra *extra
+        row_init(&row, KIND_DDL)
+        if _is(&parts.type, b"INSERT", 6) or _is(&parts.type, b"UPDATE", 6) or \
+                _is(&parts.type, b"DELETE", 6) or _is(&parts.type, b"TIDB_WATERMARK", 14):
+            return fail_at(c, FAULT_UNKNOWN_KIND, parts.type_at)
+        if parts.sql.p == NULL:
+            return fail(c, FAULT_MISSING)
+        if self._set_commit_ts(c, parts, &row) < 0:
+            return -1
+        if parts.database.n == 0:
+            parts.database.p = NULL
+        if parts.table.n == 0:
+            parts.table.p = NULL
+        row.names = self.out.intern_names(&parts.database, &parts.table)
+        extra = self.out.new_extra(&row)
+        if row.names < 0 or extra == NULL or \
+                self.out.keep(&parts.type, &extra.ddl_type) < 0 or \
+                self.out.keep(&parts.sql, &extra.query) < 0:
+            return fail(c, FAULT_MEMORY)
+        return self.out.add_row(c, &row)
+
+    cdef int _put_rows(self, Message *m, Cursor *c, Parts *parts) noexcept nogil:
+        cdef int kind
+        cdef size_t i
+        cdef Members *data
+        cdef Members *old
+        cdef Plan *plan = NULL
+        cdef Row row
+        if _is(&parts.type, b"INSERT", 6):
+            kind = KIND_INSERT
+        elif _is(&parts.type, b"UPDATE", 6):
+            kind = KIND_UPDATE
+        elif _is(&parts.type, b"DELETE", 6):
+            kind = KIND_DELETE
+        else:
+            return fail_at(c, FAULT_UNKNOWN_KIND, parts.type_at)
+        if parts.database.p == NULL or parts.table.p == NULL or not parts.data.present or \
+                not parts.mysql_type.present:
+            return fail(c, FAULT_MISSING)
+        if kind == KIND_UPDATE and parts.old.present and parts.old.count != parts.data.count:
+            return fail(c, FAULT_COLUMNS)
+        for i in range(parts.data.count):
+            data = <Members *>self.row_members.data + parts.data.first + i
+            if not data.present:
+                return fail(c, FAULT_TYPE)
+            old = NULL
+            if parts.old.present and i < parts.old.count:
+                old = <Members *>self.row_members.data + parts.old.first + i
+                if not old.present:
+                    old = NULL
+            if kind == KIND_INSERT and old != NULL and old.count != 0:
+                return fail(c, FAULT_COLUMNS)
+            # v4.0 and v5 sent empty rows for what a transaction inserted and deleted again.
+            if data.count == 0 and (old == NULL or old.count == 0):
+                continue
+            plan = self._plan_of(c, parts, data, plan)
+            if plan == NULL:
+                return -1
+            row_init(&row, kind)
+            if self._set_commit_ts(c, parts, &row) < 0 or \
+                    self._put_row(c, parts, plan, data, old, &row) < 0:
+                return -1
+        # A plan predicts if it can read the message that it was made of.
+        if plan != NULL and not plan.tried and parts.data.count == 1:
+            plan.tried = True
+            self._try_prediction(m, parts, plan)
+        return 0
+
+    cdef int _put_row(self, Cursor *c, Parts *parts, Plan *plan, const Members *data,
+                      const Members *old, Row *row) noexcept nogil:
+        cdef Extra *extra
+        row.shape = plan.shape
+        if parts.only_handle_key:
+            row.flags |= FLAG_HANDLE_KEY_ONLY
+        if parts.claim_check.p != NULL:
+            extra = self.out.new_extra(row)
+            if extra == NULL or self.out.keep(&parts.claim_check, &extra.claim_check) < 0:
+                return fail(c, FAULT_MEMORY)
+            row.flags |= FLAG_CLAIM_CHECK
+        if parts.extension & TIDB_PARTITION_ID and parts.partition_id:
+            row.table_id = parts.partition_id
+            row.has = row.has | HAS_TABLE_ID
+        elif parts.extension & TIDB_TABLE_ID:
+            row.table_id = parts.table_id
+            row.has = row.has | HAS_TABLE_ID
+        if row.kind == KIND_UPDATE and old != NULL:
+            if self._put_before(c, plan, old, row) < 0:
+                return -1
+        if self._put_cells(
+            c, plan, <int32_t *>self.after_slots.data,
+            &self.out.before if row.kind == KIND_DELETE else &self.out.after,
+        ) < 0:
+            return -1
+        row.has = row.has | (HAS_BEFORE if row.kind == KIND_DELETE else HAS_AFTER)
+        return self.out.add_row(c, row)
+
+    cdef int _put_before(self, Cursor *c, Plan *plan, const Members *old, Row *row) noexcept nogil:
+        """`old` may leave columns out; it may not bring others."""
+        cdef Member *members = <Member *>self.members.data + old.first
+        cdef int32_t *slots
+        cdef int32_t i, column
+        cdef uint8_t *missing
+        if old.count > <size_t>plan.count:
+            return fail_at(c, FAULT_COLUMNS, members[plan.count].at)
+        if buffer_reserve(&self.before_slots, <size_t>plan.count * sizeof(int32_t)) < 0:
+            return fail(c, FAULT_MEMORY)
+        slots = <int32_t *>self.before_slots.data
+        self.serial += 1
+        if old.count != <size_t>plan.count:
+            memset(slots, 0xff, <size_t>plan.count * sizeof(int32_t))
+            missing = self.out.new_missing(row, plan.count)
+            if missing == NULL:
+                return fail(c, FAULT_MEMORY)
+            memset(missing, 0xff, <size_t>plan.count // 8)
+            if plan.count & 7:
+                missing[plan.count >> 3] = <uint8_t>((1 << (plan.count & 7)) - 1)
+        else:
+            missing = NULL
+        for i in range(<int32_t>old.count):
+            column = self._column(plan, &members[i].name, i)
+            if column < 0:
+                return fail_at(c, FAULT_COLUMNS, members[i].at)
+            if plan.columns[column].seen == self.serial:
+                return fail_at(c, FAULT_DUPLICATE, members[i].at)
+            plan.columns[column].seen = self.serial
+            slots[column] = <int32_t>old.first + i
+            if missing != NULL:
+                missing[column >> 3] &= <uint8_t>~(1 << (column & 7))
+        row.has = row.has | HAS_BEFORE
+        return self._put_cells(c, plan, slots, &self.out.before)
+
+    cdef int _put_cells(self, Cursor *c, Plan *plan, const int32_t *slots, Cells *cells) noexcept nogil:
+        """The cells of a row; slots: for each column the index of its member, -1: none."""
+        cdef Member *members = <Member *>self.members.data
+        cdef Member *member
+        cdef Column *column
+        cdef int32_t i
+        cdef int fault
+        cdef uint8_t *text
+        if cells_reserve(cells, plan.count) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(plan.count):
+            if slots[i] < 0 or members[slots[i]].text.p == NULL:
+                cell_null(cells)
+                continue
+            member = &members[slots[i]]
+            column = &plan.columns[i]
+            if column.form == FORM_BINARY:
+                fault = self._put_binary(cells, member.text.p, member.text.n)
+                if fault != FAULT_NONE:
+                    return fail_at(c, fault, member.value_at)
+                continue
+            if buffer_reserve(&cells.text, member.text.n) < 0:
+                return fail(c, FAULT_MEMORY)
+            text = cells.text.data + cells.text.used
+            memcpy(text, member.text.p, member.text.n)
+            fault = _value_fault(column, text, member.text.n)
+            if TG_UNLIKELY(fault != FAULT_NONE):
+                if column.form == FORM_FLOAT or column.form == FORM_DOUBLE:
+                    fault = self._put_float(cells, &member.text)
+                if fault != FAULT_NONE:
+                    return fail_at(c, fault, member.value_at)
+                continue
+            cells.text.used += member.text.n
+            cell_end(cells)
+        return 0
+
+    cdef int _put_float(self, Cells *cells, const Span *text) noexcept nogil:
+        """A float that the official Canal spells in Java's way (1.0E10) as a cell. Gives a fault."""
+        cdef int n
+        if buffer_reserve(&cells.text, text.n + 512) < 0:
+            return FAULT_MEMORY
+        n = tg_shift_decimal(text.p, text.n, cells.text.data + cells.text.used, text.n + 512)
+        if n < 0:
+            return FAULT_VALUE
+        cells.text.used += <size_t>n
+        cell_end(cells)
+        return FAULT_NONE
+
+    # --- plans -------------------------------------------------------------------------------------
+
+    cdef inline int32_t _column(self, const Plan *plan, const Span *name, int32_t guess) noexcept nogil:
+        """The index of the column of that name, -1: there is none."""
+        cdef uint64_t h
+        cdef int32_t i
+        if guess < plan.count and _same(&plan.columns[guess].name, name):
+            return guess
+        h = canal_hash(name.p, name.n, self.seed)
+        i = plan.buckets[h & plan.bucket_mask]
+        while i >= 0:
+            if plan.columns[i].hash == h and _same(&plan.columns[i].name, name):
+                return i
+            i = plan.columns[i].next
+        return -1
+
+    cdef Plan *_plan_of(self, Cursor *c, Parts *parts, const Members *data, Plan *before) noexcept nogil:
+        """The plan of the row; after_slots says where its values are. before: the plan of the row
+        before, if any. NULL: a fault, noted in c."""
+        cdef uint64_t h
+        cdef int32_t i
+        cdef Plan *plan
+        if data.count > MAX_COLUMNS:
+            fail(c, FAULT_COLUMNS)
+            return NULL
+        if buffer_reserve(&self.after_slots, data.count * sizeof(int32_t)) < 0:
+            fail(c, FAULT_MEMORY)
+            return NULL
+        if before != NULL and self._same_columns(before, data):
+            return before
+        h = self._names_hash(
+            parts.database.p, parts.database.n, parts.table.p, parts.table.n
+        )
+        i = self.buckets[h & (PLAN_BUCKETS - 1)]
+        while i >= 0:
+            plan = self.plans[i]
+            if plan.hash == h and self._fits(plan, parts, data):
+                self.last = i
+                return plan
+            i = plan.next
+        return self._new_plan(c, parts, data, h)
+
+    cdef bint _same_columns(self, const Plan *plan, const Members *data) noexcept nogil:
+        """Whether the row has the plan's columns in the plan's order; if so, its slots are set."""
+        cdef Member *members = <Member *>self.members.data + data.first
+        cdef int32_t i
+        if data.count != <size_t>plan.count:
+            return False
+        for i in range(plan.count):
+            if not _same(&plan.columns[i].name, &members[i].name):
+                return False
+            (<int32_t *>self.after_slots.data)[i] = <int32_t>data.first + i
+        return True
+
+    cdef bint _fits(self, Plan *plan, const Parts *parts, const Members *data) noexcept nogil:
+        """Whether the plan's columns, types and keys are those of the row; sets its slots."""
+        cdef Member *members = <Member *>self.members.data
+        cdef int32_t *slots = <int32_t *>self.after_slots.data
+        cdef int32_t i, column, found = 0
+        cdef bint in_order = True
+        cdef size_t j
+        if data.count != <size_t>plan.count or \
+                not _same(&plan.database, &parts.database) or not _same(&plan.table, &parts.table):
+            return False
+        self.serial += 1
+        for i in range(plan.count):
+            column = self._column(plan, &members[data.first + i].name, i)
+            if column < 0 or plan.columns[column].seen == self.serial:
+                return False
+            plan.columns[column].seen = self.serial
+            slots[column] = <int32_t>data.first + i
+            in_order &= column == i
+        if not in_order and not plan.by_name:
+            return False
+        self.serial += 1
+        for j in range(parts.mysql_type.first, parts.mysql_type.first + parts.mysql_type.count):
+            column = self._column(plan, &members[j].name, <int32_t>(j - parts.mysql_type.first))
+            if column < 0:
+                continue
+            if plan.columns[column].seen == self.serial or members[j].text.p == NULL or \
+                    not _same(&plan.columns[column].type, &members[j].text):
+                return False
+            plan.columns[column].seen = self.serial
+            found += 1
+        if found != plan.count:
+            return False
+        self.serial += 1
+        found = 0
+        for j in range(parts.pk_names.first, parts.pk_names.first + parts.pk_names.count):
+            column = self._column(plan, &members[j].name, 0)
+            if column < 0:
+                continue
+            if plan.columns[column].seen == self.serial or not plan.columns[column].key:
+                return False
+            plan.columns[column].seen = self.serial
+            found += 1
+        if found != plan.keys:
+            return False
+        # In the plan's order, and sqlType does not say otherwise; or else the plan goes by name.
+        return self._natural(plan, parts, data) == in_order or (in_order and plan.by_name)
+
+    cdef bint _natural(self, const Plan *plan, const Parts *parts, const Members *data) noexcept nogil:
+        """Whether data and sqlType agree in the order of the columns.
+
+        Both are written in the table's order. Where they disagree, something between the sender and
+        us has shuffled the members; the columns are then ordered by name, or each message would have
+        a shape of its own.
+        """
+        cdef Member *members = <Member *>self.members.data
+        cdef const int32_t *slots = <const int32_t *>self.after_slots.data
+        cdef int32_t column, guess = 0, place = -1
+        cdef size_t j
+        for j in range(parts.sql_type.first, parts.sql_type.first + parts.sql_type.count):
+            column = self._column(plan, &members[j].name, guess)
+            if column < 0:
+                continue
+            if slots[column] <= place:
+                return False
+            place = slots[column]
+            guess = column + 1
+        return True
+
+    cdef Plan *_new_plan(self, Cursor *c, Parts *parts, const Members *data, uint64_t h) noexcept nogil:
+        cdef Plan *plan
+        if self.plan_count == MAX_PLANS or self.plan_bytes > MAX_PLAN_BYTES:
+            self._forget()
+        plan = <Plan *>calloc(1, sizeof(Plan))
+        if plan == NULL:
+            fail(c, FAULT_MEMORY)
+            return NULL
+        plan.hash = h
+        plan.count = <int32_t>data.count
+        if self._fill_plan(c, parts, data, plan) < 0 or self._register(c, plan) < 0:
+            _plan_free(plan)
+            return NULL
+        plan.next = self.buckets[h & (PLAN_BUCKETS - 1)]
+        self.buckets[h & (PLAN_BUCKETS - 1)] = self.plan_count
+        self.plans[self.plan_count] = plan
+        self.last = self.plan_count
+        self.plan_count += 1
+        # Names, types and literals of all columns together are not longer than the message.
+        self.plan_bytes += 4 * <size_t>(c.end - c.start) + \
+            data.count * (sizeof(Column) + sizeof(TypeEntry) + 128)
+        return plan
+
+    cdef int _fill_plan(self, Cursor *c, Parts *parts, const Members *data, Plan *plan) noexcept nogil:
+        """Columns in their order, types, keys; sets the row's slots."""
+        cdef Member *members = <Member *>self.members.data
+        cdef int32_t *slots = <int32_t *>self.after_slots.data
+        cdef size_t bucket_count = _power_above(2 * data.count)
+        cdef Column *column
+        cdef Member *member
+        cdef int32_t i, j
+        cdef size_t k
+        plan.columns = <Column *>arena_take(&plan.arena, data.count * sizeof(Column))
+        plan.buckets = <int32_t *>arena_take(&plan.arena, bucket_count * sizeof(int32_t))
+        plan.bucket_mask = bucket_count - 1
+        if plan.columns == NULL or plan.buckets == NULL or \
+                arena_keep(&plan.arena, parts.database.p, parts.database.n, &plan.database) < 0 or \
+                arena_keep(&plan.arena, parts.table.p, parts.table.n, &plan.table) < 0:
+            return fail(c, FAULT_MEMORY)
+        memset(plan.columns, 0, data.count * sizeof(Column))
+        for i in range(plan.count):
+            member = &members[data.first + i]
+            column = &plan.columns[i]
+            column.hash = canal_hash(member.name.p, member.name.n, self.seed)
+            if arena_keep(&plan.arena, member.name.p, member.name.n, &column.name) < 0:
+                return fail(c, FAULT_MEMORY)
+            slots[i] = <int32_t>data.first + i
+        _fill_buckets(plan)
+        for i in range(plan.count):
+            # Of two equal names the later one is found, since it stands first in its bucket.
+            j = plan.buckets[plan.columns[i].hash & plan.bucket_mask]
+            while j > i:
+                if _same(&plan.columns[j].name, &plan.columns[i].name):
+                    return fail_at(c, FAULT_DUPLICATE, members[data.first + j].at)
+                j = plan.columns[j].next
+        for k in range(parts.mysql_type.first, parts.mysql_type.first + parts.mysql_type.count):
+            member = &members[k]
+            i = self._column(plan, &member.name, <int32_t>(k - parts.mysql_type.first))
+            if i < 0:
+                continue
+            column = &plan.columns[i]
+            if column.type.p != NULL:
+                return fail_at(c, FAULT_DUPLICATE, member.at)
+            if member.text.p == NULL:
+                return fail_at(c, FAULT_TYPE, member.value_at)
+            if arena_keep(&plan.arena, member.text.p, member.text.n, &column.type) < 0:
+                return fail(c, FAULT_MEMORY)
+            _set_form(column)
+        for i in range(plan.count):
+            if plan.columns[i].type.p == NULL:
+                return fail_at(c, FAULT_COLUMNS, members[data.first + i].at)
+        for k in range(parts.pk_names.first, parts.pk_names.first + parts.pk_names.count):
+            # A key column need not be carried.
+            i = self._column(plan, &members[k].name, 0)
+            if i < 0:
+                continue
+            if plan.columns[i].key:
+                return fail_at(c, FAULT_DUPLICATE, members[k].at)
+            plan.columns[i].key = 1
+            plan.keys += 1
+        if not self._natural(plan, parts, data):
+            qsort(plan.columns, plan.count, sizeof(Column), _by_name)
+            _fill_buckets(plan)
+            for i in range(plan.count):
+                j = self._column(plan, &members[data.first + i].name, i)
+                slots[j] = <int32_t>data.first + i
+        plan.by_name = True
+        for i in range(1, plan.count):
+            plan.by_name &= _by_name(&plan.columns[i - 1], &plan.columns[i]) < 0
+        return 0
+
+    cdef int _register(self, Cursor *c, Plan *plan) noexcept nogil:
+        cdef ShapeColumn *columns
+        cdef int32_t i
+        columns = <ShapeColumn *>calloc(<size_t>plan.count + 1, sizeof(ShapeColumn))
+        if columns == NULL:
+            return fail(c, FAULT_MEMORY)
+        for i in range(plan.count):
+            columns[i].name = plan.columns[i].name
+            columns[i].type = plan.columns[i].type
+            columns[i].code = -1
+            columns[i].flags = -1
+            columns[i].key = plan.columns[i].key
+        plan.shape = self.out.register_shape(c, &plan.database, &plan.table, columns, plan.count)
+        free(columns)
+        return 0 if plan.shape >= 0 else -1
+
+    # --- making predictions ------------------------------------------------------------------------
+
+    cdef void _try_prediction(self, Message *m, Parts *parts, Plan *plan) noexcept nogil:
+        """Lets the plan predict if it then reads the message itself; what that puts is taken back."""
+        cdef size_t rows = self.out.rows.used
+        cdef size_t after = self.out.after.count
+        cdef size_t before = self.out.before.count
+        cdef size_t missing = self.out.missing.used
+        cdef size_t extras = self.out.extras.used
+        cdef int32_t event = self.out.event
+        plan.predicts = self._fill_prediction(m, parts, plan) == 0
+        if plan.predicts:
+            plan.predicts = self._predicted(plan, m)
+        self.out.rows.used = rows
+        cells_cut(&self.out.after, after)
+        cells_cut(&self.out.before, before)
+        self.out.missing.used = missing
+        self.out.extras.used = extras
+        self.out.event = event
+
+    cdef int _fill_prediction(self, Message *m, Parts *parts, Plan *plan) noexcept nogil:
+        """The bytes between values as this message has them; -1: it cannot serve."""
+        cdef Member *members = <Member *>self.members.data
+        cdef Member *member
+        cdef const int32_t *slots = <const int32_t *>self.after_slots.data
+        cdef Span *literal
+        cdef int32_t i
+        cdef uint8_t *place
+        if arena_keep(&plan.arena, m.value, <size_t>(parts.type_at - m.value), &plan.prefix) < 0:
+            return -1
+        for i in range(plan.count):
+            member = &members[slots[i]]
+            literal = &plan.columns[i].literal
+            literal.n = <size_t>(member.value_at - member.at) + 1
+            place = arena_take(&plan.arena, literal.n)
+            if place == NULL:
+                return -1
+            place[0] = c','
+            memcpy(place + 1, member.at, literal.n - 1)
+            literal.p = place
+        if self._fill_segments(parts, plan) < 0:
+            return -1
+        return self._fill_types(parts, plan)
+
+    cdef int _fill_segments(self, Parts *parts, Plan *plan) noexcept nogil:
+        """sqlType from behind its brace to behind that of mysqlType, cut at the numbers that vary."""
+        cdef Member *member = <Member *>self.members.data + parts.sql_type.first
+        cdef Member *types = <Member *>self.members.data + parts.mysql_type.first
+        cdef const uint8_t *start
+        cdef const uint8_t *end
+        cdef int32_t i
+        if parts.sql_type.count != <size_t>plan.count or parts.mysql_type.count != <size_t>plan.count:
+            return -1
+        # Members of other layouts may stand in any order.
+        if types.at < member.at:
+            return -1
+        plan.segments = <Span *>arena_take(&plan.arena, (<size_t>plan.count + 1) * sizeof(Span))
+        if plan.segments == NULL:
+            return -1
+        start = member.at
+        for i in range(plan.count):
+            if plan.columns[i].varies:
+                end = member[i].value_at
+                if end < start or \
+                        arena_keep(&plan.arena, start, <size_t>(end - start),
+                                   &plan.segments[plan.segment_count]) < 0:
+                    return -1
+                plan.segment_count += 1
+                start = end + (end[0] == c'-')
+                while tg_is_digit(start[0]):
+                    start += 1
+        if types.at < start or arena_keep(&plan.arena, start, <size_t>(types.at - start),
+                                          &plan.segments[plan.segment_count]) < 0:
+            return -1
+        plan.segment_count += 1
+        return 0
+
+    cdef int _fill_types(self, Parts *parts, Plan *plan) noexcept nogil:
+        """The entries of mysqlType, and the table that finds them by how they begin."""
+        cdef Member *member = <Member *>self.members.data + parts.mysql_type.first
+        cdef TypeEntry *entry
+        cdef size_t slot_count = _power_above(4 * <size_t>plan.count)
+        cdef size_t size, head
+        cdef const uint8_t *end
+        cdef uint32_t *slot
+        cdef uint32_t index
+        cdef int32_t i
+        cdef int alike
+        plan.types = <TypeEntry *>arena_take(&plan.arena, (<size_t>plan.count + 1) * sizeof(TypeEntry))
+        plan.slots = <uint32_t *>arena_take(&plan.arena, slot_count * sizeof(uint32_t))
+        if plan.types == NULL or plan.slots == NULL:
+            return -1
+        memset(plan.types, 0, (<size_t>plan.count + 1) * sizeof(TypeEntry))
+        memset(plan.slots, 0, slot_count * sizeof(uint32_t))
+        plan.window = 16
+        plan.types_size = <size_t>plan.count - 1
+        for i in range(plan.count):
+            # The text is a span of the message unless it has escapes, which no type needs.
+            end = member[i].text.p + member[i].text.n + 1
+            if member[i].value_at + member[i].text.n + 2 != end:
+                return -1
+            size = <size_t>(end - member[i].at)
+            entry = &plan.types[i + 1]
+            if size < 9 or size > 0xffff or arena_keep(&plan.arena, member[i].at, size, &entry.literal) < 0:
+                return -1
+            head = size if size < 32 else 32
+            memcpy(entry.head, member[i].at, head)
+            entry.mask = <uint32_t>((<uint64_t>1 << head) - 1)
+            plan.types_size += size
+            if size - 1 < <size_t>plan.window:
+                plan.window = <int>(size - 1)
+        plan.shift = 64
+        while slot_count > 1:
+            plan.shift -= 1
+            slot_count >>= 1
+        for index in range(1, <uint32_t>plan.count + 1):
+            entry = &plan.types[index]
+            slot = &plan.slots[canal_type_slot(entry.literal.p + 1, plan.window, plan.shift)]
+            alike = 0
+            while slot[0]:
+                slot = &plan.types[slot[0] & 0xffff].next
+                alike += 1
+                if alike > MAX_ALIKE:
+                    return -1
+            slot[0] = index | <uint32_t>entry.literal.n << 16
+        return 0
