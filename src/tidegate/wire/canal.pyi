@@ -1,12 +1,14 @@
+"""Canal-JSON, compiled: see canal.pyx."""
+
 from collections.abc import Callable
 
-from tidegate.wire.batch import BatchReader, MessageBuilder
+from tidegate.wire import batch
 from tidegate.wire.options import EncodeOptions
 from tidegate.wire.shapes import ShapeBook
 
 OPTIONS: frozenset[str]
 
-class Decoder:
+class Decoder(batch.Decoder):
     def __init__(self, **options: object) -> None: ...
 
 class Encoder:
@@ -14,5 +16,5 @@ class Encoder:
         self, options: EncodeOptions, compress: Callable[[bytes], bytes] | None = None
     ) -> None: ...
     def encode(
-        self, reader: BatchReader, shapes: ShapeBook, messages: MessageBuilder
+        self, reader: batch.BatchReader, shapes: ShapeBook, messages: batch.MessageBuilder
     ) -> None: ...
