@@ -28,6 +28,7 @@ from tidegate.model import (
     Update,
     Watermark,
 )
+from tidegate.wire.checksum import verify
 from tidegate.wire.shapes import Shape, ShapeBook
 
 _ROW_CHANGES = {"insert": Insert, "update": Update, "delete": Delete}
@@ -42,16 +43,19 @@ class EventReader:
 
     def events(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """The batch's events as objects."""
-        self.shapes.add(batch)
-        for row in batch.to_pylist():
+        for row in self._rows(batch):
             yield self._event(row)
 
     def documents(self, batch: pa.RecordBatch, *, shapes: bool = False) -> Iterator[dict[str, Any]]:
         """The batch's events in inspect's JSON form; `shapes`: also the schema rows of shapes."""
-        self.shapes.add(batch)
-        for row in batch.to_pylist():
+        for row in self._rows(batch):
             if shapes or row["kind"] != "schema" or row["shape"] is None:
                 yield self._document(row)
+
+    def _rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        self.shapes.add(batch)
+        rows: list[dict[str, Any]] = verify(batch, self.shapes).to_pylist()
+        return rows
 
     def _event(self, row: dict[str, Any]) -> Event:
         kind = row["kind"]
