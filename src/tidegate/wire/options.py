@@ -19,7 +19,7 @@ class EncodeOptions:
     """Open protocol and Craft: a message may hold rows of several tables. TiCDC joins rows that its
     dispatcher gives the same key, which for the table dispatcher are those of one table."""
     generation: Literal["classic", "new"] = "classic"
-    """Whose bytes to write where TiCDC's two architectures differ (see docs/protocols.md)."""
+    """Whose bytes to write where TiCDC's two architectures differ (see docs/protocols/)."""
     output_old_value: bool = True
     """Open protocol: write the row before an update."""
     only_output_updated_columns: bool = False
