@@ -35,7 +35,7 @@ class EventFlag(IntFlag):
     """What is special about an event.
 
     BEFORE_AMBIGUOUS: the message may be an update whose old values were not sent.
-    CORRUPTED: the sender itself says that the row did not pass its checksum.
+    CORRUPTED: the sender says that the row did not pass its checksum, or damaged a value of it.
     """
 
     HANDLE_KEY_ONLY = 1

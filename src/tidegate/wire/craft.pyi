@@ -1,0 +1,17 @@
+"""Types of the compiled module."""
+
+from collections.abc import Callable
+
+from tidegate.wire.batch import BatchReader, Decoder as BatchDecoder, MessageBuilder
+from tidegate.wire.options import EncodeOptions
+from tidegate.wire.shapes import ShapeBook
+
+OPTIONS: frozenset[str]
+
+class Decoder(BatchDecoder): ...
+
+class Encoder:
+    def __init__(
+        self, options: EncodeOptions, compress: Callable[[bytes], bytes] | None
+    ) -> None: ...
+    def encode(self, reader: BatchReader, shapes: ShapeBook, messages: MessageBuilder) -> None: ...
