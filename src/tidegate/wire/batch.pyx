@@ -4,9 +4,10 @@
 Memory is plain C until `finish`, which hands the buffers to Arrow without copying cells.
 """
 
+cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,7 @@ from tidegate.wire.cursor cimport (
     FAULT_MEMORY,
     FAULT_SHAPE,
     FAULT_TOO_LARGE,
+    TG_LIKELY,
     Cursor,
     Span,
     fail,
@@ -96,6 +98,21 @@ def _fill_type_texts() -> None:
 
 
 _fill_type_texts()
+
+
+cdef Span _kind_spans[7]
+
+
+def _fill_kinds() -> None:
+    cdef bytes text
+    for code, name in enumerate(KINDS):
+        text = name.encode() + bytes(16)
+        _kept_alive.append(text)
+        _kind_spans[code].p = text
+        _kind_spans[code].n = len(name)
+
+
+_fill_kinds()
 
 
 cdef inline void _no_span(Span *span) noexcept nogil:
@@ -185,6 +202,7 @@ cdef int _room(Buffer *b, size_t size) noexcept:
     return 0 if b.data != NULL else -1
 
 
+@cython.final
 cdef class _Memory:
     """Owns the block of an Arrow buffer."""
     cdef uint8_t *data
@@ -230,13 +248,14 @@ cdef object _bitmap(const uint8_t *valid, size_t count):
     return _give(&bits)
 
 
+@cython.final
 cdef class _Strings:
     """A string or binary column put together value by value."""
     cdef Buffer text, ends, valid
     cdef size_t count
 
-    def __cinit__(self, size_t count):
-        if _room(&self.ends, 4 * (count + 1)) < 0 or _room(&self.valid, count) < 0:
+    def __cinit__(self, size_t room):
+        if _room(&self.ends, 4 * (room + 1)) < 0 or _room(&self.valid, room) < 0:
             raise MemoryError
         buffer_add_i32(&self.ends, 0)
 
@@ -245,105 +264,178 @@ cdef class _Strings:
         _recycle_buffer(&self.ends)
         _recycle_buffer(&self.valid)
 
-    cdef int add(self, const Span *text) except -1:
-        if text.p != NULL and buffer_add(&self.text, text.p, text.n) < 0:
-            raise MemoryError
-        if self.text.used > INT32_MAX:
-            raise OverflowError("a column of this batch is over 2 GiB; decode in smaller batches")
-        if buffer_add_i32(&self.ends, <int32_t>self.text.used) < 0 or \
-                buffer_add_byte(&self.valid, text.p != NULL) < 0:
-            raise MemoryError
+    cdef inline int add(self, const Span *text) noexcept nogil:
+        """One of the `room` values, null where p is NULL; 16 bytes behind it can be read. -1 without
+        memory."""
+        if buffer_reserve(&self.text, text.n) < 0:
+            return -1
+        if text.p != NULL:
+            if TG_LIKELY(text.n <= 16):
+                memcpy(self.text.data + self.text.used, text.p, 16)
+            else:
+                memcpy(self.text.data + self.text.used, text.p, text.n)
+            self.text.used += text.n
         self.count += 1
+        (<int32_t *>self.ends.data)[self.count] = <int32_t>self.text.used
+        self.ends.used += 4
+        self.valid.data[self.valid.used] = text.p != NULL
+        self.valid.used += 1
         return 0
 
     cdef object finish(self, object type):
+        if self.text.used > INT32_MAX:
+            raise OverflowError("a column of this batch is over 2 GiB; decode in smaller batches")
         validity = _bitmap(self.valid.data, self.count)
         return pa.Array.from_buffers(
             type, self.count, [validity, _give(&self.ends), _give(&self.text)]
         )
 
 
+@cython.final
 cdef class _Numbers:
-    """A column of 4- or 8-byte integers put together value by value."""
+    """A column of 4- or 8-byte integers: `data` and `valid` have room for all of them."""
     cdef Buffer data, valid
-    cdef int width
     cdef size_t count
 
-    def __cinit__(self, int width, size_t count):
-        self.width = width
+    def __cinit__(self, size_t width, size_t count):
+        self.count = count
         if _room(&self.data, width * count) < 0 or _room(&self.valid, count) < 0:
             raise MemoryError
+        self.data.used = width * count
+        self.valid.used = count
 
     def __dealloc__(self):
         _recycle_buffer(&self.data)
         _recycle_buffer(&self.valid)
-
-    cdef inline int add(self, int64_t value, bint valid) except -1:
-        if buffer_reserve(&self.data, 8) < 0 or buffer_reserve(&self.valid, 1) < 0:
-            raise MemoryError
-        if self.width == 4:
-            (<int32_t *>(self.data.data + self.data.used))[0] = <int32_t>value
-        else:
-            (<int64_t *>(self.data.data + self.data.used))[0] = value
-        self.data.used += self.width
-        self.valid.data[self.valid.used] = valid
-        self.valid.used += 1
-        self.count += 1
-        return 0
 
     cdef object finish(self, object type):
         validity = _bitmap(self.valid.data, self.count)
         return pa.Array.from_buffers(type, self.count, [validity, _give(&self.data)])
 
 
+@cython.final
 cdef class _Rare:
     """A column in which few rows have a value."""
     cdef _Numbers index     # of each row's value, null: it has none
     cdef list values
 
-    def __cinit__(self, size_t count):
-        self.index = _Numbers(4, count)
+    def __cinit__(self, size_t rows):
+        self.index = _Numbers(4, rows)
+        memset(self.index.data.data, 0, self.index.data.used)
+        memset(self.index.valid.data, 0, rows)
         self.values = []
 
-    cdef int _skip(self, size_t rows) except -1:
-        while self.index.count < rows:
-            self.index.add(0, False)
-        return 0
-
     cdef int add(self, size_t row, object value) except -1:
-        self._skip(row)
-        self.index.add(len(self.values), True)
+        (<int32_t *>self.index.data.data)[row] = <int32_t>len(self.values)
+        self.index.valid.data[row] = 1
         self.values.append(value)
         return 0
 
-    cdef object finish(self, object type, size_t rows):
-        self._skip(rows)
+    cdef object finish(self, object type):
         return pa.array(self.values, type).take(self.index.finish(pa.int32()))
 
 
-cdef object _lists(Cells *cells, _Numbers ends, size_t rows):
-    """A list<string> column; ends: rows + 1 list offsets, the first of them 0."""
-    cdef Buffer offsets
-    cdef size_t count = cells.count
-    memset(&offsets, 0, sizeof(Buffer))
-    if _room(&offsets, 4 * (count + 1)) < 0:
-        raise MemoryError
-    (<int32_t *>offsets.data)[0] = 0
-    if count:
-        memcpy(offsets.data + 4, cells.ends.data, 4 * count)
-    offsets.used = 4 * (count + 1)
-    validity = _bitmap(cells.valid.data, count)
-    _recycle_buffer(&cells.ends)
-    _recycle_buffer(&cells.valid)
-    strings = pa.Array.from_buffers(
-        pa.string(), count, [validity, _give(&offsets), _give(&cells.text)]
-    )
-    return pa.Array.from_buffers(
-        pa.list_(pa.string()),
-        rows,
-        [_bitmap(ends.valid.data + 1, rows), _give(&ends.data)],
-        children=[strings],
-    )
+@cython.final
+cdef class _Rows:
+    """The rows of a batch, behind a schema row for each shape in use, and the columns they make."""
+    cdef Buffer schema_rows     # Row
+    cdef const Row *rows
+    cdef size_t seen
+    cdef size_t total
+
+    def __dealloc__(self):
+        buffer_free(&self.schema_rows)
+
+    cdef inline const Row *at(self, size_t i) noexcept nogil:
+        return <const Row *>self.schema_rows.data + i if i < self.seen else self.rows + (i - self.seen)
+
+    cdef object ints(self, size_t member):
+        """An int32 column of the members at this offset of a Row."""
+        cdef _Numbers column = _Numbers(4, self.total)
+        cdef int32_t *values = <int32_t *>column.data.data
+        cdef size_t i
+        memset(column.valid.data, 1, self.total)
+        for i in range(self.total):
+            values[i] = (<const int32_t *>(<const uint8_t *>self.at(i) + member))[0]
+        return column.finish(pa.int32())
+
+    cdef object longs(self, size_t member, int has):
+        """An int64 column of the members at this offset of those rows that have them."""
+        cdef _Numbers column = _Numbers(8, self.total)
+        cdef int64_t *values = <int64_t *>column.data.data
+        cdef const Row *row
+        cdef size_t i
+        for i in range(self.total):
+            row = self.at(i)
+            values[i] = (<const int64_t *>(<const uint8_t *>row + member))[0]
+            column.valid.data[i] = (row.has & has) != 0
+        return column.finish(pa.int64())
+
+    cdef object shape_ids(self, const Shape *shapes):
+        cdef _Numbers column = _Numbers(8, self.total)
+        cdef int64_t *values = <int64_t *>column.data.data
+        cdef int32_t shape
+        cdef size_t i
+        for i in range(self.total):
+            shape = self.at(i).shape
+            values[i] = shapes[shape].id if shape >= 0 else 0
+            column.valid.data[i] = shape >= 0
+        return column.finish(pa.int64())
+
+    cdef object kinds(self):
+        cdef _Strings column = _Strings(self.total)
+        cdef size_t i
+        for i in range(self.total):
+            if column.add(&_kind_spans[self.at(i).kind]) < 0:
+                raise MemoryError
+        return column.finish(pa.string())
+
+    cdef object names(self, const Names *names, bint tables):
+        """The databases or the tables."""
+        cdef _Strings column = _Strings(self.total)
+        cdef Span none
+        cdef const Span *text
+        cdef size_t i
+        cdef int32_t index
+        _no_span(&none)
+        for i in range(self.total):
+            index = self.at(i).names
+            text = &none
+            if index >= 0:
+                text = &names[index].table if tables else &names[index].database
+            if column.add(text) < 0:
+                raise MemoryError
+        return column.finish(pa.string())
+
+    cdef object lists(self, Cells *cells, size_t member, int has):
+        """A list<string> column of these cells; the member at this offset says where a row's end."""
+        cdef _Numbers ends = _Numbers(4, self.total + 1)
+        cdef int32_t *values = <int32_t *>ends.data.data
+        cdef const Row *row
+        cdef size_t i
+        cdef size_t count = cells.count
+        values[0] = 0
+        for i in range(self.total):
+            row = self.at(i)
+            values[i + 1] = (<const int32_t *>(<const uint8_t *>row + member))[0]
+            ends.valid.data[i] = (row.has & has) != 0
+        # Arrow's offsets begin with a zero.
+        if buffer_reserve(&cells.ends, 4) < 0:
+            raise MemoryError
+        memmove(cells.ends.data + 4, cells.ends.data, 4 * count)
+        (<int32_t *>cells.ends.data)[0] = 0
+        cells.ends.used = 4 * (count + 1)
+        validity = _bitmap(cells.valid.data, count)
+        _recycle_buffer(&cells.valid)
+        strings = pa.Array.from_buffers(
+            pa.string(), count, [validity, _give(&cells.ends), _give(&cells.text)]
+        )
+        return pa.Array.from_buffers(
+            pa.list_(pa.string()),
+            self.total,
+            [_bitmap(ends.valid.data, self.total), _give(&ends.data)],
+            children=[strings],
+        )
 
 
 cdef int _write_shape(Buffer *b, const Shape *shape) noexcept nogil:
@@ -619,124 +711,48 @@ cdef class BatchBuilder:
         if row.extra >= 0 and (<Extra *>self.extras.data + row.extra).claim_check.p != NULL:
             self.claims += 1
         self.event += 1
-        if buffer_add(&self.rows, <const uint8_t *>row, sizeof(Row)) < 0:
+        if buffer_reserve(&self.rows, sizeof(Row)) < 0:
             return fail(c, FAULT_MEMORY)
+        (<Row *>(self.rows.data + self.rows.used))[0] = row[0]
+        self.rows.used += sizeof(Row)
         return 0
 
     def finish(self, topics, partitions, offsets, keys, values):
         """The RecordBatch. topics: None, one name, or an array as long as the messages; partitions
         and offsets: None or arrays; keys and values: the messages, for the raw bytes of errors."""
         cdef size_t count = self.rows.used // sizeof(Row)
-        cdef size_t shape_count = self.shapes.used // sizeof(Shape)
-        cdef Row *rows = <Row *>self.rows.data
-        cdef Row *row
-        cdef Names *names
-        cdef Span text, none
-        cdef Span kinds[7]
-        cdef size_t i, total, seen = 0
-        cdef int32_t s
+        cdef const Row *row = <const Row *>self.rows.data
+        cdef const Names *names = <const Names *>self.names.data
+        cdef const Row *end = row + count
         cdef bint any_missing = False, any_extra = False, any_error = False
-        cdef size_t most = count + shape_count + 1
-        cdef _Strings kind = _Strings(most), database = _Strings(most), table = _Strings(most)
-        cdef _Strings schema = _Strings(most), missing = _Strings(0)
-        cdef _Numbers message = _Numbers(4, most), event = _Numbers(4, most)
-        cdef _Numbers flags = _Numbers(4, most)
-        cdef _Numbers commit_ts = _Numbers(8, most), table_id = _Numbers(8, most)
-        cdef _Numbers shape = _Numbers(8, most), version = _Numbers(8, most)
-        cdef _Numbers after = _Numbers(4, most), before = _Numbers(4, most)     # list ends
-        cdef _Numbers first = _Numbers(4, shape_count)  # message of each shape's first row
-        cdef _Numbers text_of_shape = _Numbers(1, 0)
-        names_of_kinds = [name.encode() for name in KINDS]
-        for i in range(7):
-            kinds[i].p = <const uint8_t *><const char *>names_of_kinds[i]
-            kinds[i].n = len(names_of_kinds[i])
-        _no_span(&none)
-        for i in range(shape_count):
-            first.add(-1, True)
-        for i in range(count):
-            row = &rows[i]
+        cdef Row member
+        cdef const uint8_t *of = <const uint8_t *>&member
+        cdef _Rows rows = self._all_rows()
+        while row < end:
             any_missing |= (row.has & HAS_MISSING) != 0
             any_extra |= row.extra >= 0
             any_error |= row.kind == KIND_ERROR
-            if row.shape >= 0 and (<int32_t *>first.data.data)[row.shape] < 0:
-                (<int32_t *>first.data.data)[row.shape] = row.message
-                seen += 1
-        total = count + seen
-        after.add(0, True)
-        before.add(0, True)
-        # One schema row for each shape in use, in the order of first use, then the rows.
-        for s in range(<int32_t>shape_count):
-            if (<int32_t *>first.data.data)[s] < 0:
-                continue
-            message.add((<int32_t *>first.data.data)[s], True)
-            event.add(-1, True)
-            commit_ts.add(0, False)
-            table_id.add(0, False)
-            shape.add(self.shape(s).id, True)
-            version.add(0, False)
-            flags.add(0, True)
-            after.add(0, False)
-            before.add(0, False)
-            kind.add(&kinds[<int>KIND_SCHEMA])
-            names = <Names *>self.names.data + self.shape(s).names
-            database.add(&names.database)
-            table.add(&names.table)
-            missing.add(&none)
-            text_of_shape.data.used = 0
-            if _write_shape(&text_of_shape.data, self.shape(s)) < 0:
-                raise MemoryError
-            text.p = text_of_shape.data.data
-            text.n = text_of_shape.data.used
-            schema.add(&text)
-        for i in range(count):
-            row = &rows[i]
-            message.add(row.message, True)
-            event.add(row.event, True)
-            commit_ts.add(row.commit_ts, (row.has & HAS_COMMIT_TS) != 0)
-            table_id.add(row.table_id, (row.has & HAS_TABLE_ID) != 0)
-            shape.add(self.shape(row.shape).id if row.shape >= 0 else 0, row.shape >= 0)
-            version.add(row.schema_version, (row.has & HAS_SCHEMA_VERSION) != 0)
-            flags.add(row.flags, True)
-            after.add(row.after_end, (row.has & HAS_AFTER) != 0)
-            before.add(row.before_end, (row.has & HAS_BEFORE) != 0)
-            kind.add(&kinds[row.kind])
-            if row.names >= 0:
-                names = <Names *>self.names.data + row.names
-                database.add(&names.database)
-                table.add(&names.table)
-            else:
-                database.add(&none)
-                table.add(&none)
-            if row.extra >= 0:
-                schema.add(&(<Extra *>self.extras.data + row.extra).schema)
-            else:
-                schema.add(&none)
-            if any_missing:
-                if row.has & HAS_MISSING:
-                    text.p = self.missing.data + row.missing
-                    text.n = (<size_t>self.shape(row.shape).count + 7) // 8
-                    missing.add(&text)
-                else:
-                    missing.add(&none)
-        positions = message.finish(pa.int32())
+            row += 1
+        total = rows.total
+        positions = rows.ints(<const uint8_t *>&member.message - of)
         columns = {
-            "event": event.finish(pa.int32()),
-            "kind": kind.finish(pa.string()),
-            "commit_ts": commit_ts.finish(pa.int64()),
-            "database": database.finish(pa.string()),
-            "table": table.finish(pa.string()),
-            "table_id": table_id.finish(pa.int64()),
-            "shape": shape.finish(pa.int64()),
-            "schema_version": version.finish(pa.int64()),
-            "after": _lists(&self.after, after, total),
-            "before": _lists(&self.before, before, total),
-            "schema": schema.finish(pa.string()),
-            "flags": flags.finish(pa.int32()),
+            "event": rows.ints(<const uint8_t *>&member.event - of),
+            "kind": rows.kinds(),
+            "commit_ts": rows.longs(<const uint8_t *>&member.commit_ts - of, HAS_COMMIT_TS),
+            "database": rows.names(names, False),
+            "table": rows.names(names, True),
+            "table_id": rows.longs(<const uint8_t *>&member.table_id - of, HAS_TABLE_ID),
+            "shape": rows.shape_ids(<const Shape *>self.shapes.data),
+            "schema_version": rows.longs(<const uint8_t *>&member.schema_version - of, HAS_SCHEMA_VERSION),
+            "after": rows.lists(&self.after, <const uint8_t *>&member.after_end - of, HAS_AFTER),
+            "before": rows.lists(&self.before, <const uint8_t *>&member.before_end - of, HAS_BEFORE),
+            "schema": self._schemas(rows),
+            "flags": rows.ints(<const uint8_t *>&member.flags - of),
         }
         if any_missing:
-            columns["before_missing"] = missing.finish(pa.binary())
+            columns["before_missing"] = self._missing_bits(rows)
         if any_extra:
-            self._extra_columns(columns, seen, count)
+            self._extra_columns(columns, rows.seen, count)
         columns.update(_places(positions, total, topics, partitions, offsets))
         if any_error:
             is_error = pc.equal(columns["kind"], "error")
@@ -751,13 +767,91 @@ cdef class BatchBuilder:
             schema=CHANGE_SCHEMA,
         )
 
+    def _all_rows(self):
+        """One schema row for each shape in use, in the order of first use, then the rows."""
+        cdef size_t shape_count = self.shapes.used // sizeof(Shape)
+        cdef _Numbers first = _Numbers(4, shape_count)      # message of each shape's first row
+        cdef int32_t *messages = <int32_t *>first.data.data
+        cdef _Rows rows = _Rows()
+        cdef const Row *row
+        cdef Row fresh
+        cdef size_t i
+        rows.rows = <const Row *>self.rows.data
+        rows.total = self.rows.used // sizeof(Row)
+        memset(messages, 0xff, 4 * shape_count)
+        for i in range(rows.total):
+            row = rows.rows + i
+            if row.shape >= 0 and messages[row.shape] < 0:
+                messages[row.shape] = row.message
+        for i in range(shape_count):
+            if messages[i] < 0:
+                continue
+            row_init(&fresh, KIND_SCHEMA)
+            fresh.message = messages[i]
+            fresh.event = -1
+            fresh.shape = <int32_t>i
+            fresh.names = self.shape(<int32_t>i).names
+            fresh.after_end = 0
+            fresh.before_end = 0
+            if buffer_add(&rows.schema_rows, <const uint8_t *>&fresh, sizeof(Row)) < 0:
+                raise MemoryError
+            rows.seen += 1
+        rows.total += rows.seen
+        return rows
+
+    def _schemas(self, _Rows rows):
+        """The `schema` column: of schema rows their shape, of others what they brought."""
+        cdef _Strings column = _Strings(rows.total)
+        cdef Buffer json
+        cdef Span text, none
+        cdef const Row *row
+        cdef size_t i
+        cdef int done = 0
+        _no_span(&none)
+        memset(&json, 0, sizeof(Buffer))
+        for i in range(rows.total):
+            row = rows.at(i)
+            if i < rows.seen:
+                json.used = 0
+                done = _write_shape(&json, self.shape(row.shape))
+                done |= buffer_reserve(&json, 16)
+                text.p = json.data
+                text.n = json.used
+                done |= column.add(&text)
+            elif row.extra >= 0:
+                done = column.add(&(<Extra *>self.extras.data + row.extra).schema)
+            else:
+                done = column.add(&none)
+            if done < 0:
+                break
+        buffer_free(&json)
+        if done < 0:
+            raise MemoryError
+        return column.finish(pa.string())
+
+    def _missing_bits(self, _Rows rows):
+        cdef _Strings column = _Strings(rows.total)
+        cdef Span text
+        cdef const Row *row
+        cdef size_t i
+        for i in range(rows.total):
+            row = rows.at(i)
+            _no_span(&text)
+            if row.has & HAS_MISSING:
+                # Buffers have room for 32 bytes behind what they hold.
+                text.p = self.missing.data + row.missing
+                text.n = (<size_t>self.shape(row.shape).count + 7) // 8
+            if column.add(&text) < 0:
+                raise MemoryError
+        return column.finish(pa.binary())
+
     def _extra_columns(self, dict columns, size_t seen, size_t count):
         """The columns only few rows have: those few values, and for each row which of them."""
         cdef Row *rows = <Row *>self.rows.data
         cdef Extra *extra
         cdef size_t i
-        cdef size_t all = seen + count
-        cdef _Rare ddl = _Rare(all), checksum = _Rare(all), claim = _Rare(all), error = _Rare(all)
+        cdef _Rare ddl = _Rare(seen + count), checksum = _Rare(seen + count)
+        cdef _Rare claim = _Rare(seen + count), error = _Rare(seen + count)
         for i in range(count):
             if rows[i].extra < 0:
                 continue
@@ -790,7 +884,7 @@ cdef class BatchBuilder:
                 })
         for name, rare in (("ddl", ddl), ("checksum", checksum), ("claim_check", claim), ("error", error)):
             if (<_Rare>rare).values:
-                columns[name] = (<_Rare>rare).finish(CHANGE_SCHEMA.field(name).type, seen + count)
+                columns[name] = (<_Rare>rare).finish(CHANGE_SCHEMA.field(name).type)
 
 
 cdef object _text(const Span *text):
