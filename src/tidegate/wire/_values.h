@@ -107,6 +107,20 @@ static inline int tg_decimal_valid(const uint8_t *p, size_t n, const uint8_t *li
     return i == n && i > digits;
 }
 
+/* [] or numbers between commas in brackets, as TiDB writes a VECTOR; no blanks. */
+static inline int tg_vector_valid(const uint8_t *p, size_t n) {
+    const uint8_t *end = p + n;
+    if (n < 2 || p[0] != '[' || p[n - 1] != ']') return 0;
+    if (n == 2) return 1;
+    for (p++; p < end; p++) {
+        const uint8_t *start = p;
+        tg_number number;
+        while (*p != ',' && p + 1 < end) p++;
+        if (*start == '+' || tg_scan_number(start, (size_t)(p - start), &number) < 0) return 0;
+    }
+    return 1;
+}
+
 /* Copies n bytes; up to 16 bytes more may be written behind dst + n. Gives 1 if one of the n has its high bit set. */
 static inline int tg_copy_high(uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *limit) {
     unsigned high = 0;

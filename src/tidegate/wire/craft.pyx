@@ -4,7 +4,8 @@ Authority: docs/protocols/craft.md, after TiCDC's Craft document and the bytes i
 message decodes completely or not at all: every size in its tables must agree with what is there.
 """
 
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+cimport cython
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -72,45 +73,32 @@ from tidegate.wire.cursor cimport (
     tg_copy,
     unzigzag,
 )
-from tidegate.wire.text cimport (
-    tg_base64_encode,
-    tg_format_double,
-    tg_format_float,
-    tg_format_i64,
-    tg_format_u64,
-    tg_hash,
-    tg_load_le64,
-    tg_utf8_valid,
-)
+from tidegate.wire.text cimport tg_hash, tg_utf8_valid
 from tidegate.wire.values cimport (
-    FORM_BINARY,
-    FORM_DATE,
-    FORM_DATETIME,
-    FORM_DECIMAL,
     FORM_DOUBLE,
     FORM_FLOAT,
-    FORM_INTEGER,
-    FORM_JSON,
-    FORM_NULL,
-    FORM_TEXT,
-    FORM_TIME,
     FORM_UNKNOWN,
-    FORM_UNSIGNED,
-    FORM_VECTOR,
-    FORM_YEAR,
     bits_of,
     form_of,
-    signed_fits,
     tg_common_prefix,
-    tg_copy_high,
-    tg_date_valid,
-    tg_datetime_valid,
-    tg_decimal_valid,
-    tg_time_valid,
-    tg_uvarint_of,
-    unsigned_fits,
-    year_fits,
 )
+
+cdef extern from "_craft.h" nogil:
+    enum:
+        TG_CRAFT_NULL
+        TG_CRAFT_UTF8
+        TG_CRAFT_NUMBER
+        TG_CRAFT_RANGE
+        TG_CRAFT_TEMPORAL
+        TG_CRAFT_LENGTH
+        TG_CRAFT_VALUE
+    int tg_craft_sizes(const uint8_t **at, const uint8_t *end, const uint8_t *limit, int32_t count,
+                       int32_t *sizes) noexcept
+    int64_t tg_craft_value(uint16_t column, const uint8_t *p, int32_t size, const uint8_t *limit,
+                           uint8_t *text, int *damaged) noexcept
+    int64_t tg_craft_values(const uint16_t *columns, const int32_t *sizes, int32_t count, const uint8_t **at,
+                            const uint8_t *limit, uint8_t *base, size_t *used, int32_t *ends,
+                            uint8_t *valid, int *damaged) noexcept
 
 OPTIONS = frozenset({"delete_only_output_handle_key_columns", "mix_tables"})
 
@@ -170,8 +158,7 @@ cdef struct Group:
     int32_t count
     size_t room             # bytes of text that the values may need beyond their own
     const int32_t *terms    # the name of each column
-    const uint8_t *forms
-    const uint8_t *bits
+    const uint16_t *forms   # see TG_CRAFT_FORM
     const int32_t *codes
     const int32_t *flags
 
@@ -192,92 +179,24 @@ cdef inline void _forget(Group *group) noexcept nogil:
     group.block = NULL
 
 
-cdef inline int _span_varint(const uint8_t *p, size_t n, const uint8_t *limit, int64_t *out) noexcept nogil:
-    cdef uint64_t raw = 0
-    if tg_uvarint_of(p, n, limit, &raw) < 0:
-        return -1
-    out[0] = unzigzag(raw)
-    return 0
+cdef int _fault_of(int64_t code) noexcept nogil:
+    """The fault that a TG_CRAFT_ code stands for."""
+    if code == TG_CRAFT_UTF8:
+        return FAULT_UTF8
+    if code == TG_CRAFT_NUMBER:
+        return FAULT_NUMBER
+    if code == TG_CRAFT_RANGE:
+        return FAULT_RANGE
+    if code == TG_CRAFT_TEMPORAL:
+        return FAULT_TEMPORAL
+    if code == TG_CRAFT_LENGTH:
+        return FAULT_LENGTH
+    if code == TG_CRAFT_VALUE:
+        return FAULT_VALUE
+    return FAULT_TYPE
 
 
-cdef inline int _put_value(Cursor *c, int form, int bits, const uint8_t *p, size_t n, Cells *cells,
-                           int32_t *row_flags) noexcept nogil:
-    """One value that is not NULL as the next cell. Room for the cell and its text is reserved."""
-    cdef uint8_t *text = cells.text.data + cells.text.used
-    cdef uint64_t raw = 0
-    cdef int64_t number = 0
-    cdef double real
-    cdef int length
-    if form == FORM_TEXT or form == FORM_JSON or form == FORM_VECTOR:
-        if TG_UNLIKELY(tg_copy_high(text, p, n, c.limit)) and not tg_utf8_valid(p, n):
-            return fail_at(c, FAULT_UTF8, p)
-        cells.text.used += n
-    elif form == FORM_INTEGER:
-        if _span_varint(p, n, c.limit, &number) < 0:
-            return fail_at(c, FAULT_NUMBER, p)
-        if not signed_fits(number, bits):
-            return fail_at(c, FAULT_RANGE, p)
-        cells.text.used += tg_format_i64(number, text)
-    elif form == FORM_UNSIGNED:
-        if tg_uvarint_of(p, n, c.limit, &raw) < 0:
-            return fail_at(c, FAULT_NUMBER, p)
-        if not unsigned_fits(raw, bits):
-            return fail_at(c, FAULT_RANGE, p)
-        cells.text.used += tg_format_u64(raw, text)
-    elif form == FORM_DECIMAL:
-        if not tg_decimal_valid(p, n, c.limit):
-            return fail_at(c, FAULT_NUMBER, p)
-        tg_copy(text, p, n, c.limit)
-        cells.text.used += n
-    elif form == FORM_DATETIME:
-        if not tg_datetime_valid(p, n):
-            return fail_at(c, FAULT_TEMPORAL, p)
-        tg_copy(text, p, n, c.limit)
-        cells.text.used += n
-    elif form == FORM_DATE:
-        if not tg_date_valid(p, n):
-            return fail_at(c, FAULT_TEMPORAL, p)
-        tg_copy(text, p, n, c.limit)
-        cells.text.used += n
-    elif form == FORM_TIME:
-        if not tg_time_valid(p, n):
-            return fail_at(c, FAULT_TEMPORAL, p)
-        tg_copy(text, p, n, c.limit)
-        cells.text.used += n
-    elif form == FORM_BINARY:
-        cells.text.used += tg_base64_encode(p, n, text)
-    elif form == FORM_DOUBLE or form == FORM_FLOAT:
-        if n != 8:
-            return fail_at(c, FAULT_LENGTH, p)
-        raw = tg_load_le64(p)
-        memcpy(&real, &raw, 8)
-        if form == FORM_FLOAT and TG_LIKELY(<double>(<float>real) == real):
-            length = tg_format_float(<float>real, text)
-        else:
-            length = tg_format_double(real, text)
-            if form == FORM_FLOAT:
-                # TiCDC reserves four bytes for a FLOAT and writes eight, so that the next value
-                # overwrites half of it. What is left is shown where it is a number at all.
-                row_flags[0] |= FLAG_CORRUPTED
-                if length < 0:
-                    cell_null(cells)
-                    return 0
-        if length < 0:
-            return fail_at(c, FAULT_VALUE, p)
-        cells.text.used += length
-    elif form == FORM_YEAR:
-        # zigzag, though the column is flagged unsigned
-        if _span_varint(p, n, c.limit, &number) < 0:
-            return fail_at(c, FAULT_NUMBER, p)
-        if not year_fits(number):
-            return fail_at(c, FAULT_RANGE, p)
-        cells.text.used += tg_format_i64(number, text)
-    else:
-        return fail_at(c, FAULT_TYPE, p)
-    cell_end(cells)
-    return 0
-
-
+@cython.final
 cdef class Decoder(BatchDecoder):
     cdef Dictionary dictionaries[KNOWN_DICTIONARIES]
     cdef int dictionary_count
@@ -526,15 +445,17 @@ cdef class Decoder(BatchDecoder):
 
     cdef int _read_term_ids(self, Cursor *c, uint64_t count, bint is_table) noexcept nogil:
         cdef Event *events = <Event *>self.events.data
+        cdef const uint8_t *at
         cdef uint64_t last = 0, i
         cdef int64_t delta = 0, number
         for i in range(count):
+            at = c.p
             if read_varint(c, &delta) < 0:
                 return -1
             last += <uint64_t>delta
             number = <int64_t>last
             if number < -1 or number >= <int64_t>self.dictionary.count:
-                return fail(c, FAULT_RANGE)
+                return fail_at(c, FAULT_RANGE, at)
             if is_table:
                 events[i].table = number
             else:
@@ -543,27 +464,30 @@ cdef class Decoder(BatchDecoder):
 
     cdef int _read_header(self, Cursor *c, uint64_t count) noexcept nogil:
         cdef Event *events = <Event *>self.events.data
+        cdef const uint8_t *at
         cdef uint64_t last = 0, delta = 0, i
         cdef int64_t partition = 0
         for i in range(count):
+            at = c.p
             if read_uvarint(c, &delta) < 0:
                 return -1
             # Rows need not come in order of time: the sum wraps.
             last += delta
             if last > INT64_MAX:
-                return fail(c, FAULT_RANGE)
+                return fail_at(c, FAULT_RANGE, at)
             events[i].commit_ts = last
         for i in range(count):
             if read_uvarint(c, &events[i].kind) < 0:
                 return -1
         last = 0
         for i in range(count):
+            at = c.p
             if read_varint(c, &partition) < 0:
                 return -1
             last += <uint64_t>partition
             events[i].partition = <int64_t>last
             if events[i].partition < -1:
-                return fail(c, FAULT_RANGE)
+                return fail_at(c, FAULT_RANGE, at)
         if self._read_term_ids(c, count, False) < 0 or self._read_term_ids(c, count, True) < 0:
             return -1
         if c.p != c.end:
@@ -728,14 +652,15 @@ cdef class Decoder(BatchDecoder):
     cdef int _learn_group(self, Cursor *c, const Event *event, Group *group) noexcept nogil:
         cdef const Span *spans = <const Span *>self.dictionary.spans.data
         cdef const uint8_t *began = c.p
+        cdef const uint8_t *at
         cdef uint64_t count = 0, raw = 0, last = 0
         cdef int64_t delta = 0
         cdef int32_t i, n
         cdef int32_t *ids
         cdef int32_t *codes
         cdef int32_t *flags
-        cdef uint8_t *forms
-        cdef uint8_t *bits
+        cdef uint16_t *forms
+        cdef int form
         cdef int32_t *places
         cdef uint8_t *head
         cdef ShapeColumn *columns
@@ -762,52 +687,53 @@ cdef class Decoder(BatchDecoder):
         memset(places, 0xff, self.dictionary.count * 4)
         memset(columns, 0, n * sizeof(ShapeColumn))
         for i in range(n):
+            at = c.p
             if read_varint(c, &delta) < 0:
                 return -1
             last += <uint64_t>delta
             if last >= self.dictionary.count:
-                return fail(c, FAULT_RANGE)
+                return fail_at(c, FAULT_RANGE, at)
             if places[last] >= 0:
-                return fail(c, FAULT_DUPLICATE)
+                return fail_at(c, FAULT_DUPLICATE, at)
             places[last] = i
             ids[i] = <int32_t>last
             columns[i].name = spans[last]
         for i in range(n):
+            at = c.p
             if read_uvarint(c, &raw) < 0:
                 return -1
             if raw > 255 or form_of(<int>raw, 0) == FORM_UNKNOWN:
-                return fail(c, FAULT_TYPE)
+                return fail_at(c, FAULT_TYPE, at)
             codes[i] = <int32_t>raw
             columns[i].code = <int32_t>raw
         for i in range(n):
+            at = c.p
             if read_uvarint(c, &raw) < 0:
                 return -1
             if raw > INT32_MAX:
-                return fail(c, FAULT_RANGE)
+                return fail_at(c, FAULT_RANGE, at)
             flags[i] = <int32_t>raw
             columns[i].flags = <int32_t>raw
             columns[i].key = (raw >> 1) & 1
         group.head.n = <size_t>(c.p - began)
-        group.block = <uint8_t *>malloc(n * (12 + 2) + group.head.n + 16)
+        group.block = <uint8_t *>malloc(n * 14 + group.head.n + 16)
         if group.block == NULL:
             return fail(c, FAULT_MEMORY)
         memcpy(group.block, ids, n * 12)
-        forms = group.block + n * 12
-        bits = forms + n
-        head = bits + n
+        forms = <uint16_t *>(group.block + n * 12)
+        head = group.block + n * 14
         memcpy(head, began, group.head.n)
         memset(head + group.head.n, 0, 16)
         group.room = 0
         for i in range(n):
-            forms[i] = <uint8_t>form_of(codes[i], flags[i])
-            bits[i] = <uint8_t>bits_of(codes[i])
-            group.room += DOUBLE_ROOM if forms[i] == FORM_DOUBLE or forms[i] == FORM_FLOAT else INTEGER_ROOM
+            form = form_of(codes[i], flags[i])
+            forms[i] = <uint16_t>(form | bits_of(codes[i]) << 8)
+            group.room += DOUBLE_ROOM if form == FORM_DOUBLE or form == FORM_FLOAT else INTEGER_ROOM
         group.head.p = head
         group.terms = <const int32_t *>group.block
         group.codes = group.terms + n
         group.flags = group.codes + n
         group.forms = forms
-        group.bits = bits
         group.count = n
         group.shape = self.out.register_shape(c, &spans[event.schema], &spans[event.table], columns, n)
         if group.shape < 0:
@@ -817,26 +743,11 @@ cdef class Decoder(BatchDecoder):
         return 0
 
     cdef int _read_sizes_of_values(self, Cursor *c, int32_t count, Buffer *into) noexcept nogil:
-        """Zigzag lengths, -1 for NULL, which must add up to the rest of the group."""
-        cdef int32_t *sizes
-        cdef int32_t i
-        cdef int64_t size = 0
-        cdef uint64_t total = 0
-        cdef const uint8_t *at = c.p
         into.used = 0
-        if buffer_reserve(into, count * 4) < 0:
+        if buffer_reserve(into, count * 4 + 64) < 0:
             return fail(c, FAULT_MEMORY)
-        sizes = <int32_t *>into.data
-        for i in range(count):
-            if read_varint(c, &size) < 0:
-                return -1
-            if size < -1 or size > <int64_t>left(c):
-                return fail_at(c, FAULT_LENGTH, at)
-            sizes[i] = <int32_t>size
-            if size > 0:
-                total += <uint64_t>size
-        if total != left(c):
-            return fail_at(c, FAULT_LENGTH, at)
+        if tg_craft_sizes(&c.p, c.end, c.limit, count, <int32_t *>into.data) < 0:
+            return fail(c, FAULT_LENGTH)
         return 0
 
     cdef int _reserve(self, Cursor *c, const Group *group, Cells *cells) noexcept nogil:
@@ -847,20 +758,43 @@ cdef class Decoder(BatchDecoder):
         return 0
 
     cdef int _read_values(self, Cursor *c, const Group *group, Cells *cells, Row *row) noexcept nogil:
-        cdef const int32_t *sizes
-        cdef int32_t i
-        if self._read_sizes_of_values(c, group.count, &self.new_sizes) < 0 or \
-                self._reserve(c, group, cells) < 0:
+        cdef int32_t count = group.count
+        cdef int damaged = 0
+        cdef int64_t done
+        if self._read_sizes_of_values(c, count, &self.new_sizes) < 0 or self._reserve(c, group, cells) < 0:
             return -1
-        sizes = <const int32_t *>self.new_sizes.data
         self.new_values = c.p
-        for i in range(group.count):
-            if sizes[i] < 0:
-                cell_null(cells)
-                continue
-            if _put_value(c, group.forms[i], group.bits[i], c.p, <size_t>sizes[i], cells, &row.flags) < 0:
-                return -1
-            c.p += sizes[i]
+        done = tg_craft_values(
+            group.forms, <const int32_t *>self.new_sizes.data, count, &c.p, c.limit, cells.text.data,
+            &cells.text.used, <int32_t *>cells.ends.data + cells.count,
+            cells.valid.data + cells.count, &damaged,
+        )
+        if done < 0:
+            return fail(c, _fault_of(done))
+        cells.ends.used += 4 * <size_t>count
+        cells.valid.used += count
+        cells.count += count
+        if damaged:
+            row.flags |= FLAG_CORRUPTED
+        return 0
+
+    cdef int _put_old(self, Cursor *c, uint16_t column, const uint8_t *p, int32_t size,
+                      Row *row) noexcept nogil:
+        """The next cell of `before`, for which there is room."""
+        cdef Cells *cells = &self.out.before
+        cdef int damaged = 0
+        cdef int64_t length = tg_craft_value(
+            column, p, size, c.limit, cells.text.data + cells.text.used, &damaged
+        )
+        if damaged:
+            row.flags |= FLAG_CORRUPTED
+        if length >= 0:
+            cells.text.used += <size_t>length
+            cell_end(cells)
+        elif length == TG_CRAFT_NULL:
+            cell_null(cells)
+        else:
+            return fail_at(c, _fault_of(length), p)
         return 0
 
     cdef int _read_old_group(self, Cursor *c, const Event *event, Row *row) noexcept nogil:
@@ -905,11 +839,9 @@ cdef class Decoder(BatchDecoder):
                 c.p += passed
             if i == group.count:
                 break
-            if old_sizes[i] < 0:
-                cell_null(cells)
-            else:
-                if _put_value(c, group.forms[i], group.bits[i], c.p, <size_t>old_sizes[i], cells, &row.flags) < 0:
-                    return -1
+            if self._put_old(c, group.forms[i], c.p, old_sizes[i], row) < 0:
+                return -1
+            if old_sizes[i] > 0:
                 c.p += old_sizes[i]
             if new_sizes[i] > 0:
                 new += new_sizes[i]
@@ -988,10 +920,7 @@ cdef class Decoder(BatchDecoder):
             if j < 0:
                 missing[i >> 3] |= <uint8_t>(1 << (i & 7))
                 cell_null(&self.out.before)
-            elif sizes[j] < 0:
-                cell_null(&self.out.before)
-            elif _put_value(c, group.forms[j], group.bits[j], values + offsets[i], <size_t>sizes[j],
-                            &self.out.before, &row.flags) < 0:
+            elif self._put_old(c, group.forms[j], values + offsets[i], sizes[j], row) < 0:
                 return -1
         c.p = c.end
         return 0

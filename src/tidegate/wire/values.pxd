@@ -11,6 +11,7 @@ cdef extern from "_values.h" nogil:
     bint tg_datetime_valid(const uint8_t *p, size_t n) noexcept
     bint tg_time_valid(const uint8_t *p, size_t n) noexcept
     bint tg_decimal_valid(const uint8_t *p, size_t n, const uint8_t *limit) noexcept
+    bint tg_vector_valid(const uint8_t *p, size_t n) noexcept
     bint tg_copy_high(uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *limit) noexcept
     size_t tg_common_prefix(const uint8_t *a, const uint8_t *b, size_t n) noexcept
     int tg_uvarint_of(const uint8_t *p, size_t n, const uint8_t *limit, uint64_t *out) noexcept

@@ -1,0 +1,221 @@
+/* The innermost loops of Craft: the lengths of a column group's values, and the values as text.
+ *
+ * Contract: nothing at or beyond `limit` is read. Sizes are checked by tg_craft_sizes, so that tg_craft_text may trust
+ * them. What is wrong comes back as a TG_CRAFT_ code; craft.pyx knows the Fault that it stands for.
+ */
+#ifndef TG_CRAFT_H
+#define TG_CRAFT_H
+
+#include "_scan.h"
+#include "_text.h"
+#include "_values.h"
+
+#if defined(__GNUC__) || defined(__clang__)
+#define TG_ALWAYS_INLINE inline __attribute__((always_inline))
+#else
+#define TG_ALWAYS_INLINE inline
+#endif
+
+/* The forms of values.pxd. */
+enum {
+    TG_FORM_INTEGER = 1,
+    TG_FORM_UNSIGNED = 2,
+    TG_FORM_FLOAT = 3,
+    TG_FORM_DOUBLE = 4,
+    TG_FORM_DECIMAL = 5,
+    TG_FORM_DATE = 6,
+    TG_FORM_DATETIME = 7,
+    TG_FORM_TIME = 8,
+    TG_FORM_TEXT = 9,
+    TG_FORM_BINARY = 10,
+    TG_FORM_JSON = 11,
+    TG_FORM_VECTOR = 12,
+    TG_FORM_YEAR = 13
+};
+
+/* What comes back instead of a text's length. */
+enum {
+    TG_CRAFT_NULL = -1,
+    TG_CRAFT_UTF8 = -2,
+    TG_CRAFT_NUMBER = -3,
+    TG_CRAFT_RANGE = -4,
+    TG_CRAFT_TEMPORAL = -5,
+    TG_CRAFT_LENGTH = -6,
+    TG_CRAFT_VALUE = -7,
+    TG_CRAFT_TYPE = -8
+};
+
+/* Zigzag varints at *at, one a value: its size, or -1 for NULL. They must add up to what is left up to `end`; *at then
+ * points to the first value. Up to 16 entries behind the `count` in sizes may be overwritten. Returns 0, or -1. */
+static inline int tg_craft_sizes(const uint8_t **at, const uint8_t *end, const uint8_t *limit, int32_t count,
+                                 int32_t *sizes) {
+    const uint8_t *p = *at;
+    uint64_t total = 0;
+    int32_t i = 0;
+    if (end - p < count) return -1;
+    while (i < count) {
+        uint64_t raw;
+        unsigned shift;
+#ifdef TG_SSE2
+        if (TG_LIKELY(limit - p >= 16)) {
+            /* The run of lengths that take one byte: half is the size, odd ones are NULL and must be 1. */
+            static const uint8_t lanes[32] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+            const __m128i zero = _mm_setzero_si128();
+            __m128i block = _mm_loadu_si128((const __m128i *)p);
+            int run = __builtin_ctz((unsigned)_mm_movemask_epi8(block) | 0x10000u);
+            __m128i half, null, words;
+            if (run > count - i) run = count - i;
+            block = _mm_and_si128(block, _mm_loadu_si128((const __m128i *)(lanes + 16 - run)));
+            half = _mm_and_si128(_mm_srli_epi16(block, 1), _mm_set1_epi8(0x3f));
+            null = _mm_cmpeq_epi8(_mm_and_si128(block, _mm_set1_epi8(1)), _mm_set1_epi8(1));
+            if (TG_UNLIKELY(_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_and_si128(half, null), zero)) != 0xffff)) return -1;
+            half = _mm_or_si128(half, null);
+            words = _mm_unpacklo_epi8(half, null);
+            _mm_storeu_si128((__m128i *)(sizes + i), _mm_unpacklo_epi16(words, _mm_srai_epi16(words, 15)));
+            _mm_storeu_si128((__m128i *)(sizes + i + 4), _mm_unpackhi_epi16(words, _mm_srai_epi16(words, 15)));
+            if (run > 8) {
+                words = _mm_unpackhi_epi8(half, null);
+                _mm_storeu_si128((__m128i *)(sizes + i + 8), _mm_unpacklo_epi16(words, _mm_srai_epi16(words, 15)));
+                _mm_storeu_si128((__m128i *)(sizes + i + 12), _mm_unpackhi_epi16(words, _mm_srai_epi16(words, 15)));
+            }
+            half = _mm_sad_epu8(_mm_andnot_si128(null, half), zero);
+            total += (uint64_t)(_mm_cvtsi128_si32(half) + _mm_extract_epi16(half, 4));
+            i += run;
+            p += run;
+            if (i == count) break;
+            if (run == 16) continue;
+        }
+#endif
+        /* One of any length. As many bytes as lengths to come are there. */
+        raw = *p & 0x7f;
+        for (shift = 7; *p >= 0x80; shift += 7) {
+            p++;
+            if (p >= end || shift > 28) return -1;
+            raw |= (uint64_t)(*p & 0x7f) << shift;
+        }
+        p++;
+        if (raw > 1 && (raw & 1 || raw >> 1 > INT32_MAX)) return -1;
+        sizes[i++] = raw == 1 ? -1 : (int32_t)(raw >> 1);
+        total += raw >> 1;
+        if (end - p < count - i) return -1;
+    }
+    (void)limit;
+    if (total != (uint64_t)(end - p)) return -1;
+    *at = p;
+    return 0;
+}
+
+static TG_NOINLINE int64_t tg_craft_real(int is_float, const uint8_t *p, size_t n, uint8_t *text, int *damaged) {
+    uint64_t raw;
+    double real;
+    int length;
+    if (n != 8) return TG_CRAFT_LENGTH;
+    raw = tg_load_le64(p);
+    memcpy(&real, &raw, 8);
+    if (is_float && (double)(float)real == real) {
+        length = tg_format_float((float)real, text);
+    } else {
+        length = tg_format_double(real, text);
+        if (is_float) {
+            /* TiCDC reserves four bytes for a FLOAT and writes eight, so that the next value overwrites half of it.
+             * What is left is shown where it is a number at all. */
+            *damaged = 1;
+            if (length < 0) return TG_CRAFT_NULL;
+        }
+    }
+    return length < 0 ? TG_CRAFT_VALUE : length;
+}
+
+/* Writes the text of one value that is not NULL: n bytes and half as many, 24 for an integer, 400 for a real must be
+ * there. Gives its length, or a TG_CRAFT_ code. */
+static TG_ALWAYS_INLINE int64_t tg_craft_text(int form, int bits, const uint8_t *p, size_t n, const uint8_t *limit,
+                                              uint8_t *text, int *damaged) {
+    uint64_t raw = 0;
+    int64_t number;
+    switch (form) {
+        case TG_FORM_TEXT:
+        case TG_FORM_JSON:
+            if (TG_UNLIKELY(tg_copy_high(text, p, n, limit)) && !tg_utf8_valid(p, n)) return TG_CRAFT_UTF8;
+            return (int64_t)n;
+        case TG_FORM_UNSIGNED:
+            if (TG_UNLIKELY(tg_uvarint_of(p, n, limit, &raw) < 0)) return TG_CRAFT_NUMBER;
+            if (TG_UNLIKELY(bits < 64 && raw >> bits)) return TG_CRAFT_RANGE;
+            return tg_format_u64(raw, text);
+        case TG_FORM_INTEGER:
+        case TG_FORM_YEAR:
+            /* A YEAR is zigzag too, though its column is flagged unsigned. */
+            if (TG_UNLIKELY(tg_uvarint_of(p, n, limit, &raw) < 0)) return TG_CRAFT_NUMBER;
+            number = (int64_t)(raw >> 1 ^ (0 - (raw & 1)));
+            if (TG_UNLIKELY(form == TG_FORM_YEAR)) {
+                if (number != 0 && (number < 1901 || number > 2155)) return TG_CRAFT_RANGE;
+            } else if (TG_UNLIKELY(bits < 64 && raw >> bits)) {
+                return TG_CRAFT_RANGE;
+            }
+            return tg_format_i64(number, text);
+        case TG_FORM_DATETIME:
+            if (TG_UNLIKELY(!tg_datetime_valid(p, n))) return TG_CRAFT_TEMPORAL;
+            break;
+        case TG_FORM_DECIMAL:
+            if (TG_UNLIKELY(!tg_decimal_valid(p, n, limit))) return TG_CRAFT_NUMBER;
+            break;
+        case TG_FORM_DATE:
+            if (TG_UNLIKELY(!tg_date_valid(p, n))) return TG_CRAFT_TEMPORAL;
+            break;
+        case TG_FORM_TIME:
+            if (TG_UNLIKELY(!tg_time_valid(p, n))) return TG_CRAFT_TEMPORAL;
+            break;
+        case TG_FORM_VECTOR:
+            if (TG_UNLIKELY(!tg_vector_valid(p, n))) return TG_CRAFT_NUMBER;
+            break;
+        case TG_FORM_BINARY:
+            return (int64_t)tg_base64_encode(p, n, text);
+        case TG_FORM_FLOAT:
+        case TG_FORM_DOUBLE:
+            return tg_craft_real(form == TG_FORM_FLOAT, p, n, text, damaged);
+        default:
+            return TG_CRAFT_TYPE;
+    }
+    tg_copy(text, p, n, limit);
+    return (int64_t)n;
+}
+
+/* A column's form and, in the high byte, the bits of its integers. */
+#define TG_CRAFT_FORM(column) ((column) & 0xff)
+#define TG_CRAFT_BITS(column) ((column) >> 8)
+
+/* One value, wherever it stands. */
+static TG_NOINLINE int64_t tg_craft_value(uint16_t column, const uint8_t *p, int32_t size, const uint8_t *limit,
+                                          uint8_t *text, int *damaged) {
+    if (size < 0) return TG_CRAFT_NULL;
+    return tg_craft_text(TG_CRAFT_FORM(column), TG_CRAFT_BITS(column), p, (size_t)size, limit, text, damaged);
+}
+
+/* All values of a group, one behind the other from p on, as cells: *used is the end of the texts in `base`, ends and
+ * valid get `count` entries. Returns 0, or a TG_CRAFT_ code with *at on the value it is about. */
+static inline int64_t tg_craft_values(const uint16_t *columns, const int32_t *sizes, int32_t count, const uint8_t **at,
+                                      const uint8_t *limit, uint8_t *base, size_t *used, int32_t *ends, uint8_t *valid,
+                                      int *damaged) {
+    const uint8_t *p = *at;
+    uint8_t *text = base + *used;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t size = sizes[i];
+        int64_t length = TG_CRAFT_NULL;
+        if (TG_LIKELY(size >= 0)) {
+            length = tg_craft_text(TG_CRAFT_FORM(columns[i]), TG_CRAFT_BITS(columns[i]), p, (size_t)size, limit, text,
+                                   damaged);
+            if (TG_UNLIKELY(length < TG_CRAFT_NULL)) {
+                *at = p;
+                return length;
+            }
+            p += size;
+        }
+        valid[i] = length >= 0;
+        text += length >= 0 ? length : 0;
+        ends[i] = (int32_t)(text - base);
+    }
+    *at = p;
+    *used = (size_t)(text - base);
+    return 0;
+}
+
+#endif
