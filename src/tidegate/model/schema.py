@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias
 
 from tidegate.model import types
@@ -73,9 +73,10 @@ class Column:
             "unsigned": parsed.unsigned,
             "zerofill": parsed.zerofill,
         }
+        default = known.pop("default", ABSENT)
         values = of_text | {member: value for member, value in known.items() if value is not None}
         spelled = _spelling(parsed.base, values["code"], values["unsigned"], values["zerofill"])
-        return cls(name=name, type=spelled, **values)
+        return cls(name=name, type=spelled, default=default, **values)
 
     @property
     def base_type(self) -> str:
@@ -115,6 +116,9 @@ class Column:
         name = _member(member, "name", str)
         data_type = _member(member, "dataType", Mapping)
         flags = _optional(member, "flags", int)
+        default = member.get("default", ABSENT)
+        if not isinstance(default, str | int | float | Absent | None):
+            raise SchemaError(f"the default of column {name!r}", "must be text or a number")
         return cls.of_type(
             name,
             _member(data_type, "mysqlType", str),
@@ -129,14 +133,8 @@ class Column:
             unsigned=_optional(data_type, "unsigned", bool),
             zerofill=_optional(data_type, "zerofill", bool),
             zone=_optional(member, "zone", str),
-        )._with_default(member.get("default", ABSENT))
-
-    def _with_default(self, default: object) -> Column:
-        if default is ABSENT:
-            return self
-        if not isinstance(default, str | int | float | None):
-            raise SchemaError(f"the default of column {self.name!r}", "must be text or a number")
-        return replace(self, default=default)
+            default=default,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """COLUMN, in Simple's order of members."""
@@ -167,7 +165,11 @@ class Column:
 def _spelling(base: str, code: int, unsigned: bool, zerofill: bool) -> str:
     if code == MySQLType.UNSPECIFIED:
         return base
-    binary = types.code_of(base)[1]
+    return _spelled(code, types.code_of(base)[1], unsigned, zerofill)
+
+
+@lru_cache(maxsize=1024)
+def _spelled(code: int, binary: bool, unsigned: bool, zerofill: bool) -> str:
     flags = types.type_flags(code, binary=binary, unsigned=unsigned)
     return types.type_name(code, flags, zerofill=zerofill)
 

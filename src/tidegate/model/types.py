@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from functools import lru_cache
 
 
 class MySQLType(IntEnum):
@@ -428,6 +429,11 @@ def _whole_number(text: str) -> int | None:
 
 def parse_type(text: str) -> ParsedType:
     """Take a type's text apart, in any case; a text that is no type gives UNSPECIFIED."""
+    # The columns of all tables share few types; long texts are lists of elements, or hostile.
+    return _parse_known(text) if len(text) <= 32 else _parse(text)
+
+
+def _parse(text: str) -> ParsedType:
     match = _TYPE.match(text)
     if match is None:
         return ParsedType(base=text.strip().lower(), code=MySQLType.UNSPECIFIED)
@@ -452,6 +458,9 @@ def parse_type(text: str) -> ParsedType:
         decimals=decimals,
         elements=_elements(params) if code in (MySQLType.ENUM, MySQLType.SET) else (),
     )
+
+
+_parse_known = lru_cache(maxsize=1024)(_parse)
 
 
 def _lengths(code: int, params: str) -> tuple[int | None, int | None]:
