@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from tidegate.wire.batch import BatchReader, Decoder as BatchDecoder, MessageBuilder
+from tidegate.wire.batch import BatchReader, MessageBuilder
+from tidegate.wire.batch import Decoder as BatchDecoder
 from tidegate.wire.options import EncodeOptions
 from tidegate.wire.shapes import ShapeBook
 

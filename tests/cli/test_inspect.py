@@ -1,0 +1,141 @@
+"""`tidegate inspect` as a person and as a program would call it."""
+
+import json
+import subprocess
+import sys
+from base64 import b64encode
+
+import pytest
+
+from tests.support import corpus
+
+PYTHON = [sys.executable, "-m", "tidegate.cli"]
+
+
+def tidegate(*arguments, stdin=None):
+    return subprocess.run(
+        [*PYTHON, *map(str, arguments)], input=stdin, capture_output=True, text=True, check=False
+    )
+
+
+def capture(messages):
+    return "".join(
+        json.dumps(
+            {
+                "partition": message.partition,
+                "key": message.key and b64encode(message.key).decode(),
+                "value": message.value and b64encode(message.value).decode(),
+                "note": message.note,
+            }
+        )
+        + "\n"
+        for message in messages
+    )
+
+
+@pytest.fixture(
+    params=["open.b16", "canal.ext", "simple.json", "simple.avro", "craft.b16", "canal.lz4"]
+)
+def types(request, tmp_path):
+    path = tmp_path / "types.jsonl"
+    path.write_text(capture(corpus.messages(f"types.{request.param}")))
+    return path
+
+
+def test_json_has_one_event_a_line(types):
+    done = tidegate("inspect", types, "--output", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["kind"] for event in events if event["kind"] != "schema"] == [
+        event["type"]
+        if event["kind"] == "row"
+        else {"resolved": "watermark"}.get(event["kind"], "ddl")
+        for event in corpus.events("types")
+    ]
+    row = next(event for event in events if event["kind"] == "insert")
+    assert {"partition", "offset", "event", "commitTs", "database", "table", "shape"} <= row.keys()
+    assert row["types"]["id"] == "int"
+    assert row["keys"] == ["id"]
+    assert None not in row.values()
+
+
+def test_text_shows_every_event_and_a_summary(types):
+    done = tidegate("inspect", types)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:3] == ["part", "offset", "commit"]
+    assert "(guessed)" in lines[-1]
+    assert "CREATE TABLE" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_bad_messages_are_named_and_make_exit_code_1(tmp_path):
+    messages = corpus.messages("types.canal.ext")[:3]
+    broken = [messages[0], messages[1]._replace(value=b'{"id":'), messages[2]]
+    done = tidegate(
+        "inspect", "-", "--output", "json", "--protocol", "canal-json", stdin=capture(broken)
+    )
+    assert done.returncode == 1
+    assert "bad message: partition 0, offset 1: byte 6 of the value:" in done.stderr
+    kinds = [json.loads(line)["kind"] for line in done.stdout.splitlines()]
+    assert kinds.count("error") == 1
+    assert len(kinds) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["inspect"], "Missing argument 'SOURCE'"),
+        (["inspect", "nothing.jsonl"], "there is no such file"),
+        (["inspect", "x.jsonl", "--protocol", "avro"], "'avro' is not one of"),
+        (["inspect", "x.jsonl", "--output", "xml"], "'xml' is not one of"),
+        (["inspect", "x.jsonl", "--claim-check", "nowhere"], "does not exist"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["convert", "a", "b"], "Missing option '--to'"),
+        (["convert", "a", "b", "--to", "craft", "--option", "x=1"], "max-message-bytes"),
+        (
+            ["convert", "a", "b", "--to", "craft", "--option", "max-batch-size=many"],
+            "not a whole number",
+        ),
+    ],
+)
+def test_usage_errors_say_what_is_wrong_and_exit_2(arguments, says):
+    done = tidegate(*arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_messages_of_no_known_protocol_are_a_usage_error():
+    done = tidegate("inspect", "-", stdin='{"value":"aGVsbG8="}\n')
+    assert done.returncode == 2
+    assert "Name it with --protocol" in done.stderr
+
+
+def test_an_empty_capture_is_fine():
+    done = tidegate("inspect", "-", stdin="")
+    assert done.returncode == 0
+    assert "no events" in done.stdout
+
+
+def test_limit_and_table_show_less(types):
+    done = tidegate("inspect", types, "--limit", 3, "--output", "json")
+    assert len(done.stdout.splitlines()) == 3
+    done = tidegate("inspect", types, "--table", "t.bits", "--output", "json")
+    assert {json.loads(line)["table"] for line in done.stdout.splitlines()} == {"bits"}
+
+
+def test_claim_checks_are_loaded_from_a_folder(tmp_path):
+    messages = corpus.messages("large.canal.cc")
+    load = corpus.claim_check_loader("large.canal.cc")
+    for message in messages:
+        location = json.loads(message.value).get("_tidb", {}).get("claimCheckLocation")
+        if location:
+            (tmp_path / location.rsplit("/", 1)[-1]).write_bytes(load(location))
+    done = tidegate(
+        "inspect", "-", "--claim-check", tmp_path, "--output", "json", stdin=capture(messages)
+    )
+    assert done.returncode == 0
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all("flags" not in row for row in rows)
+    assert max(len(row.get("after", {}).get("c") or "") for row in rows) > 3000
