@@ -33,7 +33,7 @@ class Rules:
     schema_version: bool = False
     types: str = "name"  # or "zerofill", "full": with parameters
     keys: str = "handle"  # or "primary": nothing unless the table has a primary key
-    ddl: tuple[str, ...] = ("query",)
+    ddl: tuple[str, ...] = ("query",)  # `type` stands for itself, or follows from `code`
     ddl_names: str = "event"  # or "schema": from the table schema that the DDL brings
     ddl_broadcast: bool = True
     order: str | None = "table"  # of columns; "bytes": sorted; None: no order
@@ -47,8 +47,8 @@ class Rules:
 
 
 RULES = {
-    "open": Rules(table_id="partition", ddl=("code", "query"), order="bytes", rows_by_table=True),
-    "craft": Rules(table_id="partition", ddl=("code", "query"), rows_by_table=True),
+    "open": Rules(table_id="partition", ddl=("type", "code", "query"), order="bytes", rows_by_table=True),
+    "craft": Rules(table_id="partition", ddl=("type", "code", "query"), rows_by_table=True),
     "canal": Rules(types="zerofill", keys="primary", ddl=("type", "query"), ddl_broadcast=False),
     "simple": Rules(
         table_id="physical",
