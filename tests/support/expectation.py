@@ -17,6 +17,7 @@ from tests.support.truth import DELETE, INSERT, ROWS, UPDATE, Column, Event
 
 Json = dict[str, Any]
 
+TIMESTAMP = 7  # among the type codes
 PHYSICAL = 18  # bits of a TSO that are no milliseconds
 MESSAGE_LIMIT = 3000  # max-message-bytes of the hk and cc variants
 RECORD_OVERHEAD = 36  # what TiCDC adds for Kafka's own record framing
@@ -47,7 +48,9 @@ class Rules:
 
 
 RULES = {
-    "open": Rules(table_id="partition", ddl=("type", "code", "query"), order="bytes", rows_by_table=True),
+    "open": Rules(
+        table_id="partition", ddl=("type", "code", "query"), order="bytes", rows_by_table=True
+    ),
     "craft": Rules(table_id="partition", ddl=("type", "code", "query"), rows_by_table=True),
     "canal": Rules(types="zerofill", keys="primary", ddl=("type", "query"), ddl_broadcast=False),
     "simple": Rules(
@@ -98,7 +101,7 @@ class Fault:
     reason: str
     applies: Callable[[Variant, Event], bool]
     spoils: Callable[[str, Column, Event], bool]  # side (after, before), column
-    effect: str  # "any value": but NULL stays NULL; "not carried"; "sign": perhaps taken for signed
+    effect: str  # "spoiled": any value; "unnamed": perhaps not carried; "sign": perhaps signed
 
 
 def _turned_null(side: str, column: Column, event: Event) -> bool:
@@ -111,7 +114,7 @@ EXCEPTIONS = (
         "Craft reserves four bytes for a FLOAT and writes eight: the next value overwrites its tail.",
         lambda variant, event: variant.protocol == "craft",
         lambda side, column, event: column.code == 4,
-        "any value",
+        "spoiled",
     ),
     Fault(
         "Open, new architecture, only-output-updated-columns: a column that became NULL stands in `p` "
@@ -123,7 +126,7 @@ EXCEPTIONS = (
             and event.kind == UPDATE
         ),
         _turned_null,
-        "not carried",
+        "unnamed",
     ),
     Fault(
         "Simple in Avro, classic: BIT and SET are signed longs, so that only the table schema tells "
@@ -140,11 +143,11 @@ The new architecture's stale flags on partitioned tables are part of its own tru
 """
 
 
-class Anything:
-    """A value that a fault has spoiled: equal to any text, not to NULL."""
+class Spoiled:
+    """A value that a fault has spoiled: whatever can be read of it will do, also nothing."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str)
+        return other is None or isinstance(other, str)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -167,6 +170,24 @@ class EitherSign:
         return " or ".join(self.texts)
 
 
+class Partial(dict[str, Any]):
+    """The columns that must be there, and what others must be if they are there."""
+
+    def __init__(self, required: Json, optional: Json) -> None:
+        super().__init__(required)
+        self.optional = optional
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, dict):
+            return False
+        whole = {**self.optional, **self}
+        return self.keys() <= other.keys() <= whole.keys() and all(
+            whole[name] == value for name, value in other.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _faults(variant: Variant, event: Event) -> list[Fault]:
     return [fault for fault in EXCEPTIONS if fault.applies(variant, event)]
 
@@ -174,16 +195,19 @@ def _faults(variant: Variant, event: Event) -> list[Fault]:
 def _side(variant: Variant, event: Event, side: str, columns: Iterable[Column]) -> Json:
     """The columns of one side as this wire carries them, in its order."""
     mapping: Json = {column.name: column.text for column in columns}
+    optional: Json = {}
     for fault in _faults(variant, event):
         for column in columns:
             if not fault.spoils(side, column, event):
                 continue
-            if fault.effect == "not carried":
-                del mapping[column.name]
+            if fault.effect == "unnamed":
+                optional[column.name] = mapping.pop(column.name)
             elif fault.effect == "sign":
                 mapping[column.name] = EitherSign(column.text or "")
             elif column.text is not None:
-                mapping[column.name] = Anything()
+                mapping[column.name] = Spoiled()
+    if optional:
+        return Partial(mapping, optional)
     if rules(variant).order == "bytes":
         return dict(sorted(mapping.items(), key=lambda item: item[0].encode()))
     return mapping
@@ -248,7 +272,7 @@ def _ddl(variant: Variant, rule: Rules, event: Event) -> Json:
         "tableId": schema.table_id,
         "schemaVersion": schema.version,
         "schema": {
-            name: without_defaults(simple_schema(told, variant.generation, variant.encoding))
+            name: without_defaults(simple_schema(told, variant.generation))
             for name, told in named
             if told is not None
         },
@@ -259,7 +283,7 @@ def bootstrap(variant: Variant, database: str, table: str, table_id: int, versio
     """What a BOOTSTRAP says that names this table; the truth does not tell when one is sent."""
     schema = truth.schemas(variant.truth).find(database, table, version)
     assert table_id in {schema.table_id} | _physical_ids(variant.truth)[database, table]
-    told = without_defaults(simple_schema(schema, variant.generation, variant.encoding))
+    told = without_defaults(simple_schema(schema, variant.generation))
     return {
         "kind": "schema",
         "database": database,
@@ -316,11 +340,17 @@ def _row(variant: Variant, rule: Rules, event: Event, oversize: bool) -> Json:
     )
 
 
+@lru_cache(maxsize=2)
 def events(variant: Variant, *, claims: bool = True) -> list[Json]:
     """Everything that a feed carries, in the order in which it is sent to one partition.
 
     `claims`: claim checks are followed to the whole row.
     """
+    found = _unordered(variant, claims=claims)
+    return in_table_order(found) if rules(variant).rows_by_table else found
+
+
+def _unordered(variant: Variant, *, claims: bool = True) -> list[Json]:
     large: frozenset[int] = frozenset()
     if rules(variant).oversize_handle_only or not claims:
         large = _oversize_rows(variant)
@@ -331,7 +361,35 @@ def events(variant: Variant, *, claims: bool = True) -> list[Json]:
         row += event.kind in ROWS
         if carried is not None:
             found.append(carried)
-    return in_table_order(found) if rules(variant).rows_by_table else found
+    return found
+
+
+def shapes(variant: Variant) -> list[str]:
+    """For each row that a feed carries, what its wire says of the row's columns, as one text."""
+    rule = rules(variant)
+    events_of_rows = [event for event in truth.events(variant.truth) if event.kind in ROWS]
+    carried = [event for event in _unordered(variant) if event["kind"] in ROWS]
+    told = [_shape(rule, event, row) for event, row in zip(events_of_rows, carried, strict=True)]
+    pairs = zip(carried, told, strict=True)
+    rows = [row | {"told": text} for row, text in pairs]
+    return [row["told"] for row in (in_table_order(rows) if rule.rows_by_table else rows)]
+
+
+def _shape(rule: Rules, event: Event, row: Json) -> str:
+    names = list(row["types"])
+    columns = {column.name: column for column in event.columns}
+    if rule.schema_version:
+        # Simple's rows say no more of a column than its name and, if it is a TIMESTAMP that is not
+        # NULL, its time zone.
+        sides = [row[side] for side in ("after", "before") if side in row]
+        zones = [name for name in names if columns[name].code == TIMESTAMP]
+        said: list[Any] = sorted(names)
+        said += [(name, [side[name] is None for side in sides]) for name in zones]
+    elif rule.table_id == "partition":  # Open and Craft
+        said = [(name, columns[name].code, columns[name].flags) for name in names]
+    else:
+        said = [(name, row["types"][name], name in row.get("keys", ())) for name in names]
+    return repr((row["database"], row["table"], said))
 
 
 def in_table_order(found: Sequence[Json]) -> list[Json]:

@@ -8,12 +8,11 @@ from tests.support.truth import TableSchema
 Json = dict[str, Any]
 BIT = 16
 REALS = (4, 5)
-TIMESTAMP = 7
-DECIMAL = 246
+SAYS_NOTHING = (None, False, 0, -1, "", [])
 
 
-def simple_schema(schema: TableSchema, generation: str, encoding: str | None) -> Json:
-    """The member `tableSchema` of a message in JSON, and what one in Avro says."""
+def simple_schema(schema: TableSchema, generation: str) -> Json:
+    """The member `tableSchema` of a message in JSON."""
     columns = schema.columns
     if generation == "classic":
         columns = sorted(columns, key=lambda column: int(column["id"]))
@@ -22,12 +21,12 @@ def simple_schema(schema: TableSchema, generation: str, encoding: str | None) ->
         "table": schema.table,
         "tableID": schema.table_id,
         "version": schema.version,
-        "columns": [_column(column, generation, encoding) for column in columns],
+        "columns": [_column(column) for column in columns],
         "indexes": _indexes(schema),
     }
 
 
-def _column(raw: Json, generation: str, encoding: str | None) -> Json:
+def _column(raw: Json) -> Json:
     name = truth.type_name(raw["t"], binary=raw["cs"] == "binary")
     data_type: Json = {
         "mysqlType": name,
@@ -36,7 +35,7 @@ def _column(raw: Json, generation: str, encoding: str | None) -> Json:
     }
     if raw["flen"]:
         data_type["length"] = raw["flen"]
-    if raw["decimal"] and _has_decimals(raw["t"], generation, encoding):
+    if raw["decimal"] and raw["t"] not in REALS:
         data_type["decimal"] = raw["decimal"]
     if raw["elems"]:
         data_type["elements"] = raw["elems"]
@@ -48,23 +47,19 @@ def _column(raw: Json, generation: str, encoding: str | None) -> Json:
         "name": raw["n"],
         "dataType": data_type,
         "nullable": bool(raw["f"] & truth.NULLABLE),
-        "default": _default(raw, encoding),
+        "default": _default(raw),
     }
 
 
-def _has_decimals(code: int, generation: str, encoding: str | None) -> bool:
-    if encoding == "json":
-        return code not in REALS
-    return code == DECIMAL or (code == TIMESTAMP and generation == "new")
-
-
-def _default(raw: Json, encoding: str | None) -> str | int | None:
+def _default(raw: Json) -> str | int | None:
     if raw["default"] is None:
         return None
     text: str = raw["default"]["v"]
-    if raw["t"] == BIT and encoding == "json":
-        return int.from_bytes(text.encode("latin-1"), "big")
-    return text
+    return _bit_number(text) if raw["t"] == BIT else text
+
+
+def _bit_number(text: str) -> int:
+    return int.from_bytes(text.encode("latin-1"), "big")
 
 
 def _indexes(schema: TableSchema) -> list[Json]:
@@ -87,13 +82,25 @@ def _indexes(schema: TableSchema) -> list[Json]:
     return found
 
 
-def without_defaults(schema: Json) -> Json:
-    """A schema without the members of its types that say nothing: false, zero, empty.
+# The length of a time without fractional seconds.
+_WHOLE_SECONDS = {"datetime": 19, "timestamp": 19, "time": 10}
 
-    Avro has a place for each of them, JSON leaves them out.
+
+def without_defaults(schema: Json) -> Json:
+    """A schema that leaves out what says nothing (false, zero, -1, empty) and has what follows.
+
+    Avro has a place for each member of a type and JSON leaves some out. Avro in turn has no decimals
+    for most time types, but their length tells them; and it has the default of a BIT as its bytes.
     """
-    columns = [
-        column | {"dataType": {name: value for name, value in column["dataType"].items() if value}}
-        for column in schema["columns"]
-    ]
-    return schema | {"columns": columns}
+    return schema | {"columns": [_normal_column(column) for column in schema["columns"]]}
+
+
+def _normal_column(column: Json) -> Json:
+    said = {name: value for name, value in column["dataType"].items() if value not in SAYS_NOTHING}
+    whole = _WHOLE_SECONDS.get(said["mysqlType"])
+    if whole is not None and said.get("length", 0) > whole:
+        said.setdefault("decimal", said["length"] - whole - 1)
+    default = column["default"]
+    if said["mysqlType"] == "bit" and isinstance(default, str):
+        default = _bit_number(default)
+    return column | {"dataType": said, "default": default}

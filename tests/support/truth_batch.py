@@ -150,7 +150,7 @@ def _ddl(variant: Variant, event: Event) -> Json:
 
 def _schemas(variant: Variant, schemas: Iterable[tuple[str, TableSchema | None]]) -> str | None:
     found = {
-        name: simple_schema(schema, variant.generation, variant.encoding or "json")
+        name: simple_schema(schema, variant.generation)
         for name, schema in schemas
         if schema is not None
     }

@@ -2,6 +2,7 @@
 
 import struct
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -15,61 +16,61 @@ from tests.support.decoding import ROW_KINDS
 
 Json = dict[str, Any]
 
-VARIANTS = corpus.variants()
-FEEDS = [variant for variant in VARIANTS if not variant.stream]
-STREAMS = [variant for variant in VARIANTS if variant.stream]
-CLAIM_CHECKED = [variant for variant in VARIANTS if "cc" in variant.options]
 PARTITIONS = 3
 # Of the largest files a part is enough to see that the size of batches does not matter.
-MOST_SINGLE_MESSAGES = 1500
+MOST_BATCHES = 500
 
 
-def by_name(variants: list[Variant]) -> Any:
-    return pytest.mark.parametrize("variant", variants, ids=lambda variant: variant.name)
+def files(where: Callable[[Variant], object]) -> Any:
+    chosen = [variant for variant in corpus.variants() if where(variant)]
+    return pytest.mark.parametrize("variant", chosen, ids=lambda variant: variant.name)
+
+
+def loader(variant: Variant) -> Callable[[str], bytes] | None:
+    return corpus.claim_check_loader(variant.name) if "cc" in variant.options else None
 
 
 def read(variant: Variant) -> list[Json]:
+    """Everything a file holds, in the form of `tidegate inspect --output json`."""
     decoding.require(variant.protocol)
-    load = corpus.claim_check_loader(variant.name) if "cc" in variant.options else None
     messages = corpus.messages(variant.name)
-    return decoding.documents(decoding.decode_variant(variant, messages, claim_check=load))
+    batches = decoding.decode_variant(variant, messages, claim_check=loader(variant))
+    return decoding.documents(batches)
 
 
-def split(found: list[Json]) -> tuple[list[Json], list[Json]]:
-    """The events, and apart from them the table schemas of BOOTSTRAP messages."""
-    events = [decoding.content(event) for event in found if not decoding.is_bootstrap(event)]
-    return events, [event for event in found if decoding.is_bootstrap(event)]
+def contents(documents: list[Json], *kinds: str) -> list[Json]:
+    """What events of these kinds say, without where and how they were read."""
+    return [decoding.content(event) for event in documents if event["kind"] in kinds]
 
 
-@by_name(FEEDS)
+@files(lambda variant: not variant.stream)
 def test_a_feed_reads_as_the_truth(variant: Variant) -> None:
+    documents = read(variant)
     rules = expectation.rules(variant)
-    events, _ = split(read(variant))
+    events = contents(documents, "ddl", "watermark", "error", *ROW_KINDS)
     if rules.rows_by_table:
         events = expectation.in_table_order(events)
-    expected = expectation.events(variant)
 
-    decoding.assert_same(expected, events, rules.order)
-
-
-@by_name([variant for variant in VARIANTS if variant.protocol == "simple"])
-def test_bootstraps_bring_the_table_schemas(variant: Variant) -> None:
-    _, bootstraps = split(read(variant))
-    expected = []
-    for event in bootstraps:
-        event.pop("commitTs", None)  # 0 in JSON, none in Avro: it means nothing
-        members = ("database", "table", "tableId", "schemaVersion")
-        expected.append(expectation.bootstrap(variant, *(event[name] for name in members)))
-    notes = [message.note for message in corpus.messages(variant.name)]
-
-    decoding.assert_same(expected, [decoding.content(event) for event in bootstraps])
-    assert len(bootstraps) == sum(note.startswith("bootstrap") for note in notes)
+    decoding.assert_same(expectation.events(variant), events, rules.order)
+    events_stand_where_they_were_read(variant, documents)
+    bootstraps_bring_the_table_schemas(variant, documents)
+    rows_alike_have_one_shape(variant, documents)
 
 
-@by_name(VARIANTS)
-def test_events_stand_where_they_were_read(variant: Variant) -> None:
+@files(lambda variant: variant.stream)
+def test_a_stream_reads_as_the_truth(variant: Variant) -> None:
+    documents = read(variant)
+
+    assert contents(documents, "error") == []
+    every_row_comes_once_and_in_order(variant, documents)
+    ddl_and_watermarks_are_broadcast(variant, documents)
+    events_stand_where_they_were_read(variant, documents)
+    bootstraps_bring_the_table_schemas(variant, documents)
+
+
+def events_stand_where_they_were_read(variant: Variant, documents: list[Json]) -> None:
     messages = corpus.messages(variant.name)
-    places = [tuple(event[name] for name in decoding.POSITION) for event in read(variant)]
+    places = [tuple(event[name] for name in decoding.POSITION) for event in documents]
     first = {(partition, offset) for partition, offset, event in places if event == 0}
     sent = zip((message.partition for message in messages), decoding.offsets(messages), strict=True)
 
@@ -81,8 +82,33 @@ def test_events_stand_where_they_were_read(variant: Variant) -> None:
         before[partition] = offset, event
 
 
-@by_name(STREAMS)
-def test_a_stream_brings_every_row_once_and_in_order(variant: Variant) -> None:
+def bootstraps_bring_the_table_schemas(variant: Variant, documents: list[Json]) -> None:
+    """When a BOOTSTRAP is sent the truth does not tell, but what it must say of its table."""
+    bootstraps = contents(documents, "schema")
+    expected = []
+    for event in bootstraps:
+        event.pop("commitTs", None)  # 0 in JSON, none in Avro: it means nothing
+        members = ("database", "table", "tableId", "schemaVersion")
+        expected.append(expectation.bootstrap(variant, *(event[name] for name in members)))
+    notes = [message.note for message in corpus.messages(variant.name)]
+
+    decoding.assert_same(expected, bootstraps)
+    assert len(bootstraps) == sum(note.startswith("bootstrap") for note in notes)
+
+
+def rows_alike_have_one_shape(variant: Variant, documents: list[Json]) -> None:
+    """Neither values nor the order of a map's members nor the batch make another shape."""
+    rows = [event for event in documents if event["kind"] in ROW_KINDS]
+    if expectation.rules(variant).rows_by_table:
+        rows = expectation.in_table_order(rows)
+    found: dict[str, set[int]] = defaultdict(set)
+    for told, event in zip(expectation.shapes(variant), rows, strict=True):
+        found[told].add(event["shape"])
+
+    assert {told: shapes for told, shapes in found.items() if len(shapes) > 1} == {}
+
+
+def every_row_comes_once_and_in_order(variant: Variant, documents: list[Json]) -> None:
     """Rows sent again aside, the partitions together have each row once, in the order of commits.
 
     The order is that of each table or, where rows are batched, of each key.
@@ -93,7 +119,7 @@ def test_a_stream_brings_every_row_once_and_in_order(variant: Variant) -> None:
         if event["kind"] in ROW_KINDS:
             expected[_line(event, by_key)].append(event)
     found: dict[str, list[list[Json]]] = defaultdict(lambda: [[] for _ in range(PARTITIONS)])
-    for event in read(variant):
+    for event in documents:
         if event["kind"] in ROW_KINDS:
             found[_line(event, by_key)][event["partition"]].append(decoding.content(event))
 
@@ -126,36 +152,34 @@ def _first_places(expected: list[Json], rows: list[Json]) -> list[int]:
     return list(places)
 
 
-@by_name(STREAMS)
-def test_a_stream_broadcasts_ddl_and_watermarks(variant: Variant) -> None:
+def ddl_and_watermarks_are_broadcast(variant: Variant, documents: list[Json]) -> None:
     rules = expectation.rules(variant)
-    expected = [event for event in expectation.events(variant) if event["kind"] not in ROW_KINDS]
-    events = [event for event in read(variant) if event["kind"] in ("ddl", "watermark")]
+    kinds = ("ddl", "watermark")
+    expected = [event for event in expectation.events(variant) if event["kind"] in kinds]
 
     for partition in range(PARTITIONS):
-        here = [decoding.content(event) for event in events if event["partition"] == partition]
+        here = [event for event in documents if event["partition"] == partition]
         due = [
             event
             for event in expected
             if event["kind"] == "watermark" or rules.ddl_broadcast or partition == 0
         ]
-        decoding.assert_same(due, here)
+        decoding.assert_same(due, contents(here, *kinds))
 
 
-@pytest.mark.parametrize("batch_size", [1, 7])
-@by_name(VARIANTS)
-def test_the_size_of_batches_does_not_matter(variant: Variant, batch_size: int) -> None:
+@files(lambda variant: True)
+def test_the_size_of_batches_does_not_matter(variant: Variant) -> None:
     decoding.require(variant.protocol)
-    messages = corpus.messages(variant.name)[: MOST_SINGLE_MESSAGES * batch_size]
-    load = corpus.claim_check_loader(variant.name) if "cc" in variant.options else None
-    whole, parts = (
-        _without_shapes(
-            list(decoding.decode_variant(variant, messages, batch_size=size, claim_check=load))
+    load = loader(variant)
+    for size in (1, 7):
+        messages = corpus.messages(variant.name)[: MOST_BATCHES * size]
+        whole, parts = (
+            _without_shapes(
+                list(decoding.decode_variant(variant, messages, batch_size=step, claim_check=load))
+            )
+            for step in (None, size)
         )
-        for size in (None, batch_size)
-    )
-
-    assert parts.equals(whole)
+        assert parts.equals(whole), f"batches of {size}"
 
 
 def _without_shapes(batches: list[pa.RecordBatch]) -> pa.Table:
@@ -164,42 +188,13 @@ def _without_shapes(batches: list[pa.RecordBatch]) -> pa.Table:
     return table.filter(pc.invert(is_shape)).combine_chunks()
 
 
-@by_name(FEEDS)
-def test_rows_alike_have_one_shape(variant: Variant) -> None:
-    """Neither values nor the order of a map's members nor the batch make another shape."""
-    shapes: dict[str, set[int]] = defaultdict(set)
-    for event in read(variant):
-        if event["kind"] in ROW_KINDS:
-            side = event["before" if event["kind"] == "delete" else "after"]
-            types = event.get("types", {})
-            columns = sorted((name, types.get(name)) for name in side)
-            # Simple's rows tell nothing of a column but, of a TIMESTAMP that is not NULL, its zone.
-            zones = [
-                (name, side[name] is None)
-                for name, kind in columns
-                if variant.protocol == "simple" and kind == "timestamp"
-            ]
-            told = columns if variant.protocol != "simple" else sorted(side)
-            name = (
-                event["database"],
-                event["table"],
-                event.get("keys"),
-                told,
-                zones,
-                event.get("flags"),
-            )
-            shapes[repr(name)].add(event["shape"])
-
-    assert {name: found for name, found in shapes.items() if len(found) > 1} == {}
-
-
-@by_name(CLAIM_CHECKED)
+@files(lambda variant: "cc" in variant.options)
 def test_claim_checks_left_alone_show_the_handle_key(variant: Variant) -> None:
     decoding.require(variant.protocol)
     messages = corpus.messages(variant.name)
-    found = decoding.documents(decoding.decode_variant(variant, messages))
-    events = [event for event in found if not decoding.is_bootstrap(event)]
-    expected = expectation.events(variant, claims=False)
+    documents = decoding.documents(decoding.decode_variant(variant, messages))
+    events = [event for event in documents if event["kind"] != "schema"]
+    expected = [dict(event) for event in expectation.events(variant, claims=False)]
     claimed = [event.pop("flags", None) is not None for event in expected]
 
     assert [event.pop("claimCheck", None) is not None for event in events] == claimed
