@@ -1,5 +1,7 @@
 """Compression: both algorithms, both ways, within bounds."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,10 +27,8 @@ def test_a_value_may_be_as_large_as_the_limit_and_no_larger(algorithm):
 @pytest.mark.parametrize("algorithm", COMPRESSIONS)
 @given(data=st.binary(max_size=60))
 def test_other_bytes_are_an_error_or_bytes(algorithm, data):
-    try:
-        assert isinstance(decompress(algorithm, data, 10_000), bytes)
-    except CompressionError as error:
-        assert algorithm in str(error)
+    with suppress(CompressionError):
+        assert len(decompress(algorithm, data, 10_000)) <= 10_000
 
 
 def test_events_of_a_message_share_one_limit():

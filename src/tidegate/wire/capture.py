@@ -99,9 +99,12 @@ def _message(name: str, number: int, line: bytes, offsets: _Offsets) -> dict[str
         topic = document.get("topic")
         partition = document.get("partition", 0)
         offset = document.get("offset")
-        for member, kind in (("topic", str), ("partition", int), ("offset", int)):
-            if not isinstance(document.get(member), kind | None):
-                raise ValueError(f"{member} is {document[member]!r}")
+        if not isinstance(topic, str | None):
+            raise ValueError(f"topic is {topic!r}")
+        for member, bits in (("partition", 31), ("offset", 63), ("timestamp", 53)):
+            number = document.get(member)
+            if number is not None and not (isinstance(number, int) and 0 <= number < 1 << bits):
+                raise ValueError(f"{member} is {number!r}")
         if offset is None:
             offset = offsets.next(topic, partition)
         return {

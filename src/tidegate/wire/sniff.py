@@ -12,8 +12,9 @@ from tidegate.wire.compression import LZ4_MAGIC, decompress, expander
 _CDC_MAGIC = b"\xba\xaa\xd7\x00"
 _OPEN_VERSION = (1).to_bytes(8, "big")
 _EXPANDED_LIMIT = 16 * 1024 * 1024
-_CANAL_MEMBER = re.compile(rb'"(?:isDdl|mysqlType|sqlType|pkNames|_tidb)"\s*:')
-_SIMPLE_MEMBER = re.compile(rb'"(?:version|commitTs|buildTs)"\s*:')
+# Columns may have these names too, but not these values: Simple's are strings.
+_CANAL_MEMBER = re.compile(rb'"isDdl"\s*:\s*(?:true|false)')
+_SIMPLE_MEMBER = re.compile(rb'"(?:version|commitTs|buildTs)"\s*:\s*[0-9]')
 
 
 @dataclass(frozen=True, slots=True)
