@@ -102,9 +102,9 @@ def _message(name: str, number: int, line: bytes, offsets: _Offsets) -> dict[str
         if not isinstance(topic, str | None):
             raise ValueError(f"topic is {topic!r}")
         for member, bits in (("partition", 31), ("offset", 63), ("timestamp", 53)):
-            number = document.get(member)
-            if number is not None and not (isinstance(number, int) and 0 <= number < 1 << bits):
-                raise ValueError(f"{member} is {number!r}")
+            found = document.get(member)
+            if found is not None and not (isinstance(found, int) and 0 <= found < 1 << bits):
+                raise ValueError(f"{member} is {found!r}")
         if offset is None:
             offset = offsets.next(topic, partition)
         return {
