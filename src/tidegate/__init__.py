@@ -1,1 +1,3 @@
 """TiCDC change feeds in Python."""
+
+__version__ = "0.1.0"

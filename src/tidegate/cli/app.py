@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any, NoReturn
 
 import click
 
+from tidegate import __version__
 from tidegate.model import TidegateError
 from tidegate.wire.compression import COMPRESSIONS
 from tidegate.wire.protocols import PROTOCOLS
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(version("tidegate"), prog_name="tidegate")
+@click.version_option(__version__, prog_name="tidegate")
 def commands() -> None:
     """Reads, writes, inspects and converts what TiCDC sends."""
 

@@ -13,6 +13,8 @@ from tidegate.cli.render import EventPrinter
 from tidegate.cli.source import Progressing, open_source
 from tidegate.wire.events import EventReader
 
+_LINE_SEPARATORS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
+
 
 def inspect(
     source: str,
@@ -43,7 +45,7 @@ def inspect(
                 if printer is not None:
                     printer.print(event)
                 else:
-                    sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
+                    sys.stdout.write(json_line(event))
             messages += batch.num_rows
             progress.at(messages, shown)
             if limit is not None and shown >= limit:
@@ -51,6 +53,11 @@ def inspect(
     if printer is not None:
         printer.summary(reading, messages, kinds)
     return kinds["error"]
+
+
+def json_line(document: dict[str, Any]) -> str:
+    """One line, also for readers who take Unicode's line separators for line ends."""
+    return json.dumps(document, ensure_ascii=False).translate(_LINE_SEPARATORS) + "\n"
 
 
 def _name_bad(event: dict[str, Any]) -> None:
