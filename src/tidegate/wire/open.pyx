@@ -1,0 +1,1483 @@
+"""The TiCDC Open Protocol: batches of events, each a JSON key and a JSON value behind a length.
+
+Reads what both architectures of TiCDC write, and writes either one's bytes. Authority: TiCDC's Open
+Protocol document, and the bytes of its encoders where the document is silent or wrong
+(docs/protocols/open-protocol.md says where).
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from tidegate.model import canal_ddl_type
+
+from tidegate.wire cimport batch
+from tidegate.wire.batch cimport (
+    FLAG_BEFORE_AMBIGUOUS,
+    FLAG_CLAIM_CHECK,
+    FLAG_HANDLE_KEY_ONLY,
+    HAS_AFTER,
+    HAS_BEFORE,
+    HAS_COMMIT_TS,
+    HAS_TABLE_ID,
+    KIND_DDL,
+    KIND_DELETE,
+    KIND_INSERT,
+    KIND_UPDATE,
+    KIND_WATERMARK,
+    MAX_COLUMNS,
+    Extra,
+    Message,
+    Row,
+    ShapeColumn,
+    row_init,
+)
+from tidegate.wire.buffer cimport (
+    Buffer,
+    Cells,
+    buffer_free,
+    buffer_reserve,
+    cell_end,
+    cell_null,
+    cells_cut,
+    cells_reserve,
+)
+from tidegate.wire.cursor cimport (
+    FAULT_BASE64,
+    FAULT_BINARY,
+    FAULT_COLUMNS,
+    FAULT_DUPLICATE,
+    FAULT_EMPTY,
+    FAULT_KEY,
+    FAULT_MEMORY,
+    FAULT_MISSING,
+    FAULT_NONE,
+    FAULT_NUMBER,
+    FAULT_RANGE,
+    FAULT_SYNTAX,
+    FAULT_TEMPORAL,
+    FAULT_TRAILING,
+    FAULT_TRUNCATED,
+    FAULT_TYPE,
+    FAULT_UNKNOWN_KIND,
+    FAULT_UTF8,
+    FAULT_VALUE,
+    FAULT_VERSION,
+    TG_LIKELY,
+    TG_UNLIKELY,
+    Cursor,
+    Span,
+    cursor_init,
+    fail,
+    fail_at,
+    left,
+    read_be64,
+    take,
+    tg_copy_plain_run,
+    tg_plain_run,
+    tg_same,
+)
+from tidegate.wire.json cimport (
+    digits_i64,
+    digits_u64,
+    json_bool,
+    json_expect,
+    json_finish,
+    json_i64,
+    json_is,
+    json_member,
+    json_number,
+    json_open,
+    json_peek,
+    json_skip,
+    json_skip_string,
+    json_span,
+    json_text,
+    json_u64,
+)
+from tidegate.wire.text cimport (
+    tg_base64_decode,
+    tg_base64_encode,
+    tg_format_double,
+    tg_format_float,
+    tg_go_unquote,
+    tg_hash,
+    tg_parse_double,
+    tg_parse_float,
+    tg_shift_decimal,
+    tg_utf8_valid,
+)
+from tidegate.wire.values cimport (
+    FORM_BINARY,
+    FORM_DATE,
+    FORM_DATETIME,
+    FORM_DECIMAL,
+    FORM_DOUBLE,
+    FORM_FLOAT,
+    FORM_INTEGER,
+    FORM_NULL,
+    FORM_TEXT,
+    FORM_TIME,
+    FORM_UNKNOWN,
+    FORM_UNSIGNED,
+    FORM_YEAR,
+    bits_of,
+    form_of,
+    signed_fits,
+    tg_date_valid,
+    tg_datetime_valid,
+    tg_decimal_valid,
+    tg_time_valid,
+    unsigned_fits,
+    year_fits,
+)
+
+cdef extern from * nogil:
+    """
+    #include "_scan.h"
+
+    /* The integer at p, [-] digits without leading zeros and at most 20 of them: its length with the
+     * sign, or 0. It is copied to dst, which needs 32 bytes. What stands behind it is not looked at. */
+    static inline size_t open_integer(const uint8_t *p, const uint8_t *end, const uint8_t *limit, uint8_t *dst) {
+        size_t sign = p < end && *p == '-';
+        size_t n = sign;
+        size_t most = sign + 20;
+    #ifdef TG_SSE2
+        if (TG_LIKELY(limit - p >= 16)) {
+            __m128i block = _mm_loadu_si128((const __m128i *)p);
+            __m128i digit = _mm_sub_epi8(block, _mm_set1_epi8('0'));
+            unsigned digits = (unsigned)_mm_movemask_epi8(
+                _mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit));
+            _mm_storeu_si128((__m128i *)dst, block);
+            n += (size_t)__builtin_ctz(~(digits >> sign));
+        }
+        if (TG_UNLIKELY(n == sign || n >= 16))
+    #endif
+        {
+            for (n = 0; n < sign; n++) dst[n] = p[n];
+            while (n < most && end - p > (ptrdiff_t)n && (uint8_t)(p[n] - '0') < 10) {
+                dst[n] = p[n];
+                n++;
+            }
+            if (n == most && end - p > (ptrdiff_t)n && (uint8_t)(p[n] - '0') < 10) return 0;
+        }
+        if (n == sign || end - p < (ptrdiff_t)n) return 0;
+        if (p[sign] == '0' && (n > sign + 1 || sign)) return 0;
+        return n;
+    }
+    """
+    size_t open_integer(const uint8_t *p, const uint8_t *end, const uint8_t *limit, uint8_t *dst) noexcept
+
+
+# How a column's values stand in the JSON. Those up to READ_TIME are strings whose text is the value.
+cdef enum Reading:
+    READ_TEXT = 0
+    READ_DECIMAL = 1
+    READ_DATE = 2
+    READ_DATETIME = 3
+    READ_TIME = 4
+    READ_INTEGER = 5
+    READ_FLOAT = 6
+    READ_DOUBLE = 7
+    READ_QUOTED = 8         # BINARY, VARBINARY: a string with Go's escapes
+    READ_BASE64_TEXT = 9    # the TEXT types: base64 of UTF-8
+    READ_BASE64 = 10        # the BLOB types
+    READ_ANY = 11           # a type that MySQL does not have: strings and numbers as they are
+    READ_NULL = 12          # a type that has no values
+
+cdef enum:
+    MAX_TABLES = 64             # tables whose messages are predicted
+    MAX_PLANS = 4               # shapes of one table that are predicted
+    MAX_PLAN_BYTES = 65536      # literals of one shape that are kept
+    VERSION = 1
+    ROW = 1
+    DDL = 2
+    RESOLVED = 3
+
+
+cdef inline int _reading_of(int code, int flags) noexcept nogil:
+    cdef int form = form_of(code, 0 if flags < 0 else flags)
+    if form == FORM_INTEGER or form == FORM_UNSIGNED or form == FORM_YEAR:
+        return READ_INTEGER
+    if form == FORM_TEXT:
+        return READ_BASE64_TEXT if 249 <= code <= 252 else READ_TEXT
+    if form == FORM_BINARY:
+        return READ_BASE64 if 249 <= code <= 252 else READ_QUOTED
+    if form == FORM_DECIMAL:
+        return READ_DECIMAL
+    if form == FORM_DATE:
+        return READ_DATE
+    if form == FORM_DATETIME:
+        return READ_DATETIME
+    if form == FORM_TIME:
+        return READ_TIME
+    if form == FORM_FLOAT:
+        return READ_FLOAT
+    if form == FORM_DOUBLE:
+        return READ_DOUBLE
+    if form == FORM_NULL:
+        return READ_NULL
+    if form == FORM_UNKNOWN:
+        return READ_ANY
+    return READ_TEXT    # JSON, VECTOR
+
+
+cdef inline bint _integer_fits(const uint8_t *p, size_t n, int code) noexcept nogil:
+    """Whether a column of this type can hold the integer, signed or not: the new architecture's flags
+    go stale after DDL, so the UNSIGNED flag decides nothing here."""
+    cdef int64_t low = 0
+    cdef uint64_t high = 0
+    if p[0] == c'-':
+        if code == 13 or code == 16 or code == 247 or code == 248:
+            return False
+        return digits_i64(p, n, &low) == 0 and signed_fits(low, bits_of(code))
+    if digits_u64(p, n, &high) < 0:
+        return False
+    if code == 13:
+        return high < 10000 and year_fits(<int64_t>high)
+    return unsigned_fits(high, bits_of(code))
+
+
+cdef inline int _sure_digits(int code) noexcept nogil:
+    """Integers of so many bytes fit every time (a minus counts as one)."""
+    if code == 1:
+        return 2
+    if code == 2 or code == 247:
+        return 4
+    if code == 9:
+        return 7
+    if code == 3:
+        return 9
+    return 18 if code == 8 else 0
+
+
+# --- values --------------------------------------------------------------------------------------
+
+cdef inline bint _text_fits(int reading, const uint8_t *p, size_t n, const uint8_t *limit) noexcept nogil:
+    if reading == READ_TEXT:
+        return True
+    if reading == READ_DECIMAL:
+        return tg_decimal_valid(p, n, limit)
+    if reading == READ_DATETIME:
+        return tg_datetime_valid(p, n)
+    if reading == READ_DATE:
+        return tg_date_valid(p, n)
+    return tg_time_valid(p, n)
+
+
+cdef int _read_float(Cursor *c, Buffer *text, bint single) noexcept nogil:
+    """A JSON number as the shortest digits of its column's type, without an exponent."""
+    cdef Span number
+    cdef double wide = 0
+    cdef float narrow = 0
+    cdef int n
+    cdef size_t i = 0, digits = 0
+    if json_number(c, &number) < 0:
+        return -1
+    if buffer_reserve(text, 400) < 0:
+        return fail(c, FAULT_MEMORY)
+    while i < number.n and number.p[i] != c'e' and number.p[i] != c'E':
+        digits += 48 <= number.p[i] <= 57
+        i += 1
+    # So few digits are the shortest ones of the number that they give, whoever wrote them.
+    if digits <= (6 if single else 15) and number.n - i <= 3:
+        n = tg_shift_decimal(number.p, number.n, text.data + text.used, 400)
+    elif single:
+        n = -1 if tg_parse_float(number.p, number.n, &narrow) < 0 else \
+            tg_format_float(narrow, text.data + text.used)
+    else:
+        n = -1 if tg_parse_double(number.p, number.n, &wide) < 0 else \
+            tg_format_double(wide, text.data + text.used)
+    if n < 0:
+        return fail_at(c, FAULT_RANGE, number.p)
+    text.used += n
+    return 1
+
+
+cdef int _read_value(Cursor *c, Buffer *text, Buffer *aside, int reading, int code) noexcept nogil:
+    """Appends the text of the value at the cursor: 1, 0 for NULL, -1 a fault. `aside` is scratch."""
+    cdef const uint8_t *began
+    cdef size_t n, mark = text.used
+    cdef int64_t size
+    cdef Span number
+    cdef int found = json_peek(c)
+    began = c.p
+    if found < 0:
+        return -1
+    if found == c'n':
+        return 0 if json_is(c, b"null", 4) else fail(c, FAULT_SYNTAX)
+    if reading == READ_NULL:
+        return fail(c, FAULT_VALUE)
+    if reading == READ_INTEGER:
+        if buffer_reserve(text, 32) < 0:
+            return fail(c, FAULT_MEMORY)
+        n = open_integer(c.p, c.end, c.limit, text.data + mark)
+        if n == 0:
+            if json_number(c, &number) < 0:
+                return -1
+            return fail_at(c, FAULT_VALUE, began)
+        if not _integer_fits(c.p, n, code):
+            return fail(c, FAULT_VALUE)
+        c.p += n
+        # Only now is it known that the number ends here and has no fraction.
+        if c.p < c.end and (c.p[0] == c'.' or c.p[0] == c'e' or c.p[0] == c'E'):
+            return fail_at(c, FAULT_VALUE, began)
+        text.used = mark + n
+        return 1
+    if reading == READ_FLOAT or reading == READ_DOUBLE:
+        return _read_float(c, text, reading == READ_FLOAT)
+    if found != c'"':
+        if reading != READ_ANY:
+            return fail(c, FAULT_TYPE)
+        if json_number(c, &number) < 0:
+            return -1
+        if buffer_reserve(text, number.n) < 0:
+            return fail(c, FAULT_MEMORY)
+        memcpy(text.data + mark, number.p, number.n)
+        text.used += number.n
+        return 1
+    c.p += 1
+    if reading == READ_QUOTED:
+        aside.used = 0
+        if json_text(c, aside) < 0:
+            return -1
+        size = tg_go_unquote(aside.data, aside.used, aside.data)
+        if size < 0:
+            return fail_at(c, FAULT_BINARY, began)
+        if buffer_reserve(text, (<size_t>size // 3 + 1) * 4) < 0:
+            return fail(c, FAULT_MEMORY)
+        text.used += tg_base64_encode(aside.data, <size_t>size, text.data + mark)
+        return 1
+    if json_text(c, text) < 0:
+        return -1
+    n = text.used - mark
+    if reading == READ_BASE64_TEXT:
+        size = tg_base64_decode(text.data + mark, n, text.data + mark)
+        if size < 0:
+            return fail_at(c, FAULT_BASE64, began)
+        if not tg_utf8_valid(text.data + mark, <size_t>size):
+            return fail_at(c, FAULT_UTF8, began)
+        text.used = mark + <size_t>size
+    elif reading == READ_BASE64:
+        aside.used = 0
+        if buffer_reserve(aside, n) < 0:
+            return fail(c, FAULT_MEMORY)
+        if tg_base64_decode(text.data + mark, n, aside.data) < 0:
+            return fail_at(c, FAULT_BASE64, began)
+    elif reading <= READ_TIME:
+        # json_text has left room behind what it wrote.
+        if not _text_fits(reading, text.data + mark, n, text.data + text.used + 16):
+            return fail_at(c, FAULT_VALUE if reading == READ_DECIMAL else FAULT_TEMPORAL, began)
+    return 1
+
+
+# --- what the decoder remembers ------------------------------------------------------------------
+
+# A column of a predicted shape: the bytes before its value, as they stood in an earlier message.
+cdef struct Lane:
+    const uint8_t *literal      # `},"name":{"t":3,"f":65,"v":`, padded
+    int32_t size
+    int32_t code
+    uint8_t reading
+    uint8_t sure_digits
+
+
+cdef struct Plan:
+    Lane *lanes                 # the literals lie behind them in the same block
+    int32_t count
+    int32_t shape
+
+
+cdef struct Table:
+    uint64_t hash
+    uint8_t *block              # literal, database, table
+    Span literal                # `,"scm":"d","tbl":"t"`, padded
+    Span database
+    Span table
+    Plan plans[MAX_PLANS]
+    int32_t plan_count
+    int32_t recent              # the plan that fitted last
+    int32_t oldest              # the plan to give up next
+
+
+cdef inline void _forget_plans(Table *table) noexcept nogil:
+    cdef int i
+    for i in range(table.plan_count):
+        free(table.plans[i].lanes)
+    table.plan_count = 0
+    table.recent = 0
+    table.oldest = 0
+
+
+# --- one event -----------------------------------------------------------------------------------
+
+cdef struct Key:
+    int64_t commit_ts
+    int64_t partition
+    Span database           # p == NULL: not there
+    Span table
+    Span location
+    Table *known            # the table as remembered, or NULL
+    const uint8_t *names_at     # where `,"scm":…,"tbl":…` stands, if it stands so; else NULL
+    const uint8_t *names_end
+    int kind
+    bint has_partition
+    bint only_handle_key
+
+
+# A column object as it stands in the message.
+cdef struct Column:
+    Span name
+    const uint8_t *name_at      # its opening quote
+    const uint8_t *value_at
+    const uint8_t *value_end
+    int32_t code
+    int32_t flags
+    int32_t key
+    int32_t place               # in `p`: the index of its column in `u`
+    bint null
+    bint plain                  # a brace follows the value at once, so that it can be predicted
+    bint bare                   # in `p`: members without a column (a defect of the new architecture)
+
+
+cdef struct Section:
+    size_t first                # in Decoder.columns
+    int32_t count
+    bint there
+    bint bare
+
+
+cdef inline bint _letter(const Span *name, uint8_t letter) noexcept nogil:
+    return name.n == 1 and name.p[0] == letter
+
+
+cdef inline bint _named(const Span *name, const char *word, size_t n) noexcept nogil:
+    return name.n == n and memcmp(name.p, word, n) == 0
+
+
+cdef inline bint _same_name(const Span *a, const Span *b) noexcept nogil:
+    return a.n == b.n and memcmp(a.p, b.p, a.n) == 0
+
+
+cdef Span _ddl_words[256]
+_kept_alive = []
+
+
+def _fill_ddl_words() -> None:
+    cdef int code
+    cdef bytes word
+    for code in range(256):
+        word = canal_ddl_type(code).encode()
+        _kept_alive.append(word)
+        _ddl_words[code].p = word
+        _ddl_words[code].n = len(word)
+
+
+_fill_ddl_words()
+
+
+cdef class Decoder(batch.Decoder):
+    """Decodes Open Protocol messages. Messages of a table repeat each other's bytes between the values:
+    they are compared with those of an earlier message, and only where they differ is JSON parsed."""
+    cdef Table tables[MAX_TABLES]
+    cdef uint64_t hashes[MAX_TABLES]
+    cdef int32_t table_count
+    cdef int32_t next_victim
+    cdef Table *current
+    cdef Buffer columns         # Column: those of the event being read
+    cdef Buffer places          # int32: for each column of `u`, its index in `p` or -1
+    cdef Buffer slots           # int32: hash table over column names
+    cdef Buffer shape_columns   # ShapeColumn
+    cdef Buffer aside           # bytes of a value on their way
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.table_count):
+            _forget_plans(&self.tables[i])
+            free(self.tables[i].block)
+        buffer_free(&self.columns)
+        buffer_free(&self.places)
+        buffer_free(&self.slots)
+        buffer_free(&self.shape_columns)
+        buffer_free(&self.aside)
+
+    cdef int message(self, Message *m, Cursor *c) noexcept nogil:
+        cdef Cursor k
+        cdef uint64_t version = 0, size = 0
+        cdef const uint8_t *key_end
+        cdef const uint8_t *value_end = c.end
+        cdef bint no_values = m.value_size == 0
+        cursor_init(&k, m.key, m.key_size, m.key_limit)
+        k.in_key = 1
+        key_end = k.end
+        if m.key == NULL:
+            return self.fail_in_key(c, &k, FAULT_KEY)
+        if read_be64(&k, &version) < 0:
+            return self.fail_in_key(c, &k, FAULT_KEY)
+        if version != VERSION:
+            k.p -= 8
+            return self.fail_in_key(c, &k, FAULT_VERSION)
+        while k.p < key_end:
+            if read_be64(&k, &size) < 0 or size > <uint64_t>left(&k):
+                return self.fail_in_key(c, &k, FAULT_TRUNCATED)
+            k.end = k.p + size
+            # A resolved event may come without a value, not even its length.
+            if not no_values:
+                if read_be64(c, &size) < 0 or size > <uint64_t>left(c):
+                    return fail(c, FAULT_TRUNCATED)
+                c.end = c.p + size
+            if TG_LIKELY(not no_values and self.predicted_event(&k, c) == 1):
+                pass
+            elif self.event(&k, c) < 0:
+                if k.fault != FAULT_NONE:
+                    c[0] = k
+                return -1
+            k.p = k.end
+            k.end = key_end
+            c.p = c.end
+            c.end = value_end
+        if c.p != value_end:
+            return fail(c, FAULT_TRAILING)
+        return 0
+
+    cdef int fail_in_key(self, Cursor *c, Cursor *k, int fault) noexcept nogil:
+        k.fault = fault
+        k.fault_at = k.p
+        c[0] = k[0]
+        return -1
+
+    # --- as predicted ---
+
+    cdef int predicted_key(self, Cursor *k, Key *key) noexcept nogil:
+        """1 if the key is a row's of a table remembered, with nothing unusual in it."""
+        cdef const uint8_t *p = k.p
+        cdef const uint8_t *end = k.end
+        cdef uint8_t text[32]
+        cdef size_t n
+        cdef bint is_row = False
+        if end - p < 24 or memcmp(p, b'{"ts":', 6) != 0:
+            return 0
+        p += 6
+        n = open_integer(p, end, k.limit, text)
+        if n == 0 or n > 18 or p[0] == c'-':    # 18 digits are below 2^63; others are rare
+            return 0
+        digits_i64(p, n, &key.commit_ts)
+        p += n
+        key.known = self.current
+        if key.known == NULL or end - p < <Py_ssize_t>key.known.literal.n or \
+                not tg_same(p, key.known.literal.p, key.known.literal.n, k.limit):
+            key.known = self.find_table(p, end, k.limit)
+            if key.known == NULL:
+                return 0
+            self.current = key.known
+        p += key.known.literal.n
+        key.has_partition = False
+        while end - p > 1:
+            if end - p >= 7 and memcmp(p, b',"t":1', 6) == 0 and not is_row:
+                is_row = True
+                p += 6
+                continue
+            if end - p < 9:
+                return 0
+            n = open_integer(p + 7, end, k.limit, text)
+            if n == 0 or n > 18:
+                return 0
+            if memcmp(p, b',"rid":', 7) == 0:
+                p += 7 + n
+            elif memcmp(p, b',"ptn":', 7) == 0 and not key.has_partition:
+                key.has_partition = True
+                digits_i64(p + 7, n, &key.partition)
+                p += 7 + n
+            else:
+                return 0
+        return 1 if is_row and end - p == 1 and p[0] == c'}' else 0
+
+    cdef Table *find_table(self, const uint8_t *p, const uint8_t *end, const uint8_t *limit) noexcept nogil:
+        """The table whose `,"scm":…,"tbl":…` stands at p, if it is remembered."""
+        cdef const uint8_t *began = p
+        cdef unsigned int high = 0
+        cdef uint64_t h
+        cdef int i
+        cdef size_t n
+        if end - p < 24 or memcmp(p, b',"scm":"', 8) != 0:
+            return NULL
+        p += 8
+        p += tg_plain_run(p, end, limit, &high)
+        if end - p < 12 or memcmp(p, b'","tbl":"', 9) != 0:
+            return NULL
+        p += 9
+        p += tg_plain_run(p, end, limit, &high)
+        if end - p < 2 or p[0] != c'"':
+            return NULL
+        n = <size_t>(p + 1 - began)
+        h = tg_hash(began, n, 0)
+        for i in range(self.table_count):
+            if self.hashes[i] == h and self.tables[i].literal.n == n and \
+                    memcmp(self.tables[i].literal.p, began, n) == 0:
+                return &self.tables[i]
+        return NULL
+
+    cdef int predicted_event(self, Cursor *k, Cursor *c) noexcept nogil:
+        """1 if the event was as predicted and its row is there; otherwise nothing has happened."""
+        cdef Key key
+        cdef Row row
+        cdef Table *table
+        cdef int i, tried
+        cdef size_t after, before, missing
+        if self.predicted_key(k, &key) == 0 or c.end - c.p < 8:
+            return 0
+        table = key.known
+        after = self.out.after.count
+        before = self.out.before.count
+        missing = self.out.missing.used
+        i = table.recent
+        for tried in range(table.plan_count):
+            row_init(&row, KIND_INSERT)
+            if self.predicted_value(&table.plans[i], &row, c.p, c.end, c.limit):
+                table.recent = i
+                row.shape = table.plans[i].shape
+                row.commit_ts = key.commit_ts
+                row.has |= HAS_COMMIT_TS
+                if key.has_partition:
+                    row.table_id = key.partition
+                    row.has |= HAS_TABLE_ID
+                if self.out.add_row(c, &row) == 0:
+                    return 1
+                c.fault = FAULT_NONE    # the general path meets it again, and reports it
+            cells_cut(&self.out.after, after)
+            cells_cut(&self.out.before, before)
+            self.out.missing.used = missing
+            i = i + 1 if i + 1 < table.plan_count else 0
+        return 0
+
+    cdef bint predicted_value(self, Plan *plan, Row *row, const uint8_t *p, const uint8_t *end,
+                              const uint8_t *limit) noexcept nogil:
+        if memcmp(p, b'{"u":{', 6) == 0:
+            row.has = HAS_AFTER
+            p = self.predicted_section(plan, &self.out.after, NULL, p + 6, end, limit)
+            if p == NULL or end - p < 2:
+                return False
+            if memcmp(p, b'}}', 2) == 0:
+                return end - p == 2
+            if end - p < 9 or memcmp(p, b'},"p":{', 7) != 0:
+                return False
+            row.kind = KIND_UPDATE
+            row.has = HAS_AFTER | HAS_BEFORE
+            p = self.predicted_section(plan, &self.out.before, row, p + 7, end, limit)
+        elif memcmp(p, b'{"d":{', 6) == 0:
+            row.kind = KIND_DELETE
+            row.has = HAS_BEFORE
+            p = self.predicted_section(plan, &self.out.before, NULL, p + 6, end, limit)
+        else:
+            return False
+        return p != NULL and end - p == 2 and memcmp(p, b'}}', 2) == 0
+
+    cdef const uint8_t *predicted_section(self, Plan *plan, Cells *cells, Row *row, const uint8_t *p,
+                                          const uint8_t *end, const uint8_t *limit) noexcept nogil:
+        """Reads the columns of the plan from the first one's name to the brace that closes the last,
+        and gives what follows; NULL if they do not stand here. With a row, columns may be left out:
+        they are marked in its bitmap."""
+        cdef Lane *lane = plan.lanes
+        cdef Lane *lanes_end = lane + plan.count
+        cdef uint8_t *base
+        cdef uint8_t *text
+        cdef int32_t *ends
+        cdef uint8_t *valid
+        cdef uint8_t *missing = NULL
+        cdef Py_ssize_t n
+        cdef Py_ssize_t lead = 2    # before the first column there is no `},`
+        cdef size_t run
+        cdef unsigned int high
+        cdef int reading
+        cdef Cursor c
+        # No text is longer than what stands for it in the message, but for READ_QUOTED and the floats.
+        if cells_reserve(cells, plan.count) < 0 or buffer_reserve(&cells.text, <size_t>(end - p) + 64) < 0:
+            return NULL
+        base = cells.text.data
+        text = base + cells.text.used
+        ends = <int32_t *>cells.ends.data + cells.count
+        valid = cells.valid.data + cells.count
+        while lane < lanes_end:
+            n = lane.size - lead
+            # `1}}}` at least stands behind a literal
+            if TG_UNLIKELY(end - p < n + 4 or not tg_same(p, lane.literal + lead, n, limit)):
+                if row == NULL:
+                    return NULL
+                if missing == NULL:
+                    missing = self.out.new_missing(row, plan.count)
+                    if missing == NULL:
+                        return NULL
+                n = lane - plan.lanes
+                missing[n >> 3] |= <uint8_t>(1 << (n & 7))
+                ends[0] = <int32_t>(text - base)
+                valid[0] = 0
+                ends += 1
+                valid += 1
+                lane += 1
+                continue
+            p += n
+            lead = 0
+            reading = lane.reading
+            if reading <= READ_TIME and p[0] == c'"':
+                high = 0
+                run = tg_copy_plain_run(p + 1, end, limit, text, &high)
+                if TG_LIKELY(p + 1 + run < end and p[1 + run] == c'"'):
+                    if TG_UNLIKELY(high != 0) and not tg_utf8_valid(text, run):
+                        return NULL
+                    if reading != READ_TEXT and not _text_fits(reading, text, run, text + 32):
+                        return NULL
+                    p += run + 2
+                    text += run
+                    valid[0] = 1
+                    ends[0] = <int32_t>(text - base)
+                    ends += 1
+                    valid += 1
+                    lane += 1
+                    continue
+            elif reading == READ_INTEGER and p[0] != c'n':
+                run = open_integer(p, end, limit, text)
+                if run == 0 or (run > lane.sure_digits and not _integer_fits(p, run, lane.code)):
+                    return NULL
+                p += run
+                text += run
+                valid[0] = 1
+                ends[0] = <int32_t>(text - base)
+                ends += 1
+                valid += 1
+                lane += 1
+                continue
+            if memcmp(p, b"null", 4) == 0:
+                p += 4
+                valid[0] = 0
+            else:
+                cells.text.used = <size_t>(text - base)
+                cursor_init(&c, p, <size_t>(end - p), limit)
+                if _read_value(&c, &cells.text, &self.aside, reading, lane.code) != 1 or \
+                        buffer_reserve(&cells.text, <size_t>(end - c.p) + 64) < 0:
+                    return NULL
+                base = cells.text.data
+                text = base + cells.text.used
+                p = c.p
+                valid[0] = 1
+            ends[0] = <int32_t>(text - base)
+            ends += 1
+            valid += 1
+            lane += 1
+        if lead == 0:
+            if p >= end or p[0] != c'}':
+                return NULL
+            p += 1
+        cells.text.used = <size_t>(text - base)
+        cells.count += plan.count
+        cells.ends.used += 4 * <size_t>plan.count
+        cells.valid.used += <size_t>plan.count
+        return p
+
+    # --- learning ---
+
+    cdef Table *learn_table(self, const Key *key) noexcept nogil:
+        """Remembers the table of this key; NULL if that is not possible."""
+        cdef size_t n = <size_t>(key.names_end - key.names_at)
+        cdef size_t padded = (n + 31) & ~<size_t>15
+        cdef Table *table
+        cdef uint8_t *block
+        cdef int i
+        block = <uint8_t *>malloc(padded + key.database.n + key.table.n + 16)
+        if block == NULL:
+            return NULL
+        if self.table_count < MAX_TABLES:
+            i = self.table_count
+            self.table_count += 1
+        else:
+            i = self.next_victim
+            self.next_victim = (i + 1) % MAX_TABLES
+            _forget_plans(&self.tables[i])
+            free(self.tables[i].block)
+        table = &self.tables[i]
+        memset(table, 0, sizeof(Table))
+        memset(block + n, 0, padded - n)
+        memcpy(block, key.names_at, n)
+        table.block = block
+        table.literal.p = block
+        table.literal.n = n
+        table.hash = tg_hash(block, n, 0)
+        self.hashes[i] = table.hash
+        block += padded
+        memcpy(block, key.database.p, key.database.n)
+        table.database.p = block
+        table.database.n = key.database.n
+        block += key.database.n
+        memcpy(block, key.table.p, key.table.n)
+        table.table.p = block
+        table.table.n = key.table.n
+        return table
+
+    cdef void learn_plan(self, Table *table, int32_t shape, const Column *columns, int32_t count) noexcept nogil:
+        """Remembers how this shape's columns stand in a message, if they stand so that it helps."""
+        cdef size_t size = <size_t>count * sizeof(Lane) + 16
+        cdef size_t n
+        cdef int32_t i
+        cdef Plan *plan
+        cdef Lane *lanes
+        cdef uint8_t *place
+        for i in range(count):
+            if not columns[i].plain:
+                return
+            size += (<size_t>(columns[i].value_at - columns[i].name_at) + 2 + 31) & ~<size_t>15
+        if size > MAX_PLAN_BYTES:
+            return
+        lanes = <Lane *>malloc(size)
+        if lanes == NULL:
+            return
+        memset(lanes, 0, size)
+        place = <uint8_t *>lanes + <size_t>count * sizeof(Lane)
+        for i in range(count):
+            n = <size_t>(columns[i].value_at - columns[i].name_at)
+            place[0] = c'}'
+            place[1] = c','
+            memcpy(place + 2, columns[i].name_at, n)
+            lanes[i].literal = place
+            lanes[i].size = <int32_t>(n + 2)
+            lanes[i].code = columns[i].code
+            lanes[i].reading = <uint8_t>_reading_of(columns[i].code, columns[i].flags)
+            lanes[i].sure_digits = <uint8_t>_sure_digits(columns[i].code)
+            place += (n + 2 + 31) & ~<size_t>15
+        if table.plan_count < MAX_PLANS:
+            plan = &table.plans[table.plan_count]
+            table.recent = table.plan_count
+            table.plan_count += 1
+        else:
+            plan = &table.plans[table.oldest]
+            table.recent = table.oldest
+            table.oldest = (table.oldest + 1) % MAX_PLANS
+            free(plan.lanes)
+        plan.lanes = lanes
+        plan.count = count
+        plan.shape = shape
+
+    # --- as it comes ---
+
+    cdef int event(self, Cursor *k, Cursor *c) noexcept nogil:
+        cdef Key key
+        self.out.scratch.used = 0
+        if self.read_key(k, &key) < 0:
+            return -1
+        if key.kind == ROW:
+            return self.row_event(k, c, &key)
+        if key.kind == DDL:
+            return self.ddl_event(c, &key)
+        return self.resolved_event(c, &key)
+
+    cdef int read_key(self, Cursor *k, Key *key) noexcept nogil:
+        cdef Span name, text
+        cdef uint64_t number = 0
+        cdef int64_t rowid = 0
+        cdef bint first = True, has_ts = False
+        cdef int found
+        cdef const uint8_t *began
+        cdef const uint8_t *comma
+        memset(key, 0, sizeof(Key))
+        if json_open(k, c'{') < 0:
+            return -1
+        while True:
+            comma = k.p
+            found = json_member(k, &first, &self.out.scratch, &name)
+            if found < 0:
+                return -1
+            if found == 0:
+                break
+            began = k.p
+            if _named(&name, b"ts", 2):
+                if has_ts:
+                    return fail(k, FAULT_DUPLICATE)
+                has_ts = True
+                if json_u64(k, &number) < 0:
+                    return -1
+                if number > <uint64_t>0x7fffffffffffffff:
+                    return fail_at(k, FAULT_RANGE, began)
+                key.commit_ts = <int64_t>number
+            elif _named(&name, b"scm", 3):
+                if key.database.p != NULL:
+                    return fail(k, FAULT_DUPLICATE)
+                if json_span(k, &self.out.scratch, &key.database) < 0:
+                    return -1
+                # To be remembered, the names must stand as TiCDC writes them.
+                if began - comma == 7 and comma[0] == c',':
+                    key.names_at = comma
+                    key.names_end = k.p
+            elif _named(&name, b"tbl", 3):
+                if key.table.p != NULL:
+                    return fail(k, FAULT_DUPLICATE)
+                if json_span(k, &self.out.scratch, &key.table) < 0:
+                    return -1
+                if key.names_end == comma and comma[0] == c',' and began - comma == 7:
+                    key.names_end = k.p
+                else:
+                    key.names_at = NULL
+            elif _letter(&name, c't'):
+                if key.kind:
+                    return fail(k, FAULT_DUPLICATE)
+                if json_u64(k, &number) < 0:
+                    return -1
+                if number != ROW and number != DDL and number != RESOLVED:
+                    return fail_at(k, FAULT_UNKNOWN_KIND, began)
+                key.kind = <int>number
+            elif _named(&name, b"rid", 3):
+                if json_i64(k, &rowid) < 0:
+                    return -1
+            elif _named(&name, b"ptn", 3):
+                if json_i64(k, &key.partition) < 0:
+                    return -1
+                key.has_partition = True
+            elif _named(&name, b"ohk", 3):
+                # The new architecture writes it twice on claim checks, and the second one is right.
+                if json_bool(k, &key.only_handle_key) < 0:
+                    return -1
+            elif _named(&name, b"ccl", 3):
+                if json_span(k, &self.out.scratch, &key.location) < 0:
+                    return -1
+            elif json_skip(k) < 0:
+                return -1
+        if json_finish(k) < 0:
+            return -1
+        if not has_ts or key.kind == 0:
+            return fail(k, FAULT_MISSING)
+        if key.kind == ROW and (key.database.p == NULL or key.table.p == NULL):
+            return fail(k, FAULT_MISSING)
+        if key.table.p == NULL:
+            key.names_at = NULL
+        return 0
+
+    cdef int resolved_event(self, Cursor *c, const Key *key) noexcept nogil:
+        cdef Row row
+        if left(c) != 0:
+            return fail(c, FAULT_TRAILING)
+        row_init(&row, KIND_WATERMARK)
+        row.commit_ts = key.commit_ts
+        row.has = HAS_COMMIT_TS
+        return self.out.add_row(c, &row)
+
+    cdef int ddl_event(self, Cursor *c, Key *key) noexcept nogil:
+        cdef Row row
+        cdef Extra *extra
+        cdef Span name, text, query
+        cdef uint64_t code = 0
+        cdef bint first = True, has_code = False
+        cdef int found
+        cdef const uint8_t *began
+        query.p = NULL
+        query.n = 0
+        if left(c) == 0:
+            return fail(c, FAULT_EMPTY)
+        if json_open(c, c'{') < 0:
+            return -1
+        while True:
+            found = json_member(c, &first, &self.out.scratch, &name)
+            if found < 0:
+                return -1
+            if found == 0:
+                break
+            began = c.p
+            if _letter(&name, c'q'):
+                if query.p != NULL:
+                    return fail(c, FAULT_DUPLICATE)
+                if json_span(c, &self.out.scratch, &query) < 0:
+                    return -1
+            elif _letter(&name, c't'):
+                if has_code:
+                    return fail(c, FAULT_DUPLICATE)
+                has_code = True
+                # The document says it is a string; TiCDC writes a number.
+                if c.p[0] == c'"':
+                    if json_span(c, &self.out.scratch, &text) < 0:
+                        return -1
+                    if digits_u64(text.p, text.n, &code) < 0:
+                        return fail_at(c, FAULT_NUMBER, began)
+                elif json_u64(c, &code) < 0:
+                    return -1
+                if code > 0x7fffffff:
+                    return fail_at(c, FAULT_RANGE, began)
+            elif json_skip(c) < 0:
+                return -1
+        if json_finish(c) < 0:
+            return -1
+        if query.p == NULL or not has_code:
+            return fail(c, FAULT_MISSING)
+        if key.database.n == 0:
+            key.database.p = NULL
+        if key.table.n == 0:
+            key.table.p = NULL
+        row_init(&row, KIND_DDL)
+        row.commit_ts = key.commit_ts
+        row.has = HAS_COMMIT_TS
+        row.names = self.out.intern_names(&key.database, &key.table)
+        extra = self.out.new_extra(&row)
+        if row.names < 0 or extra == NULL:
+            return fail(c, FAULT_MEMORY)
+        extra.ddl_type = _ddl_words[code if code < 256 else 0]
+        extra.ddl_code = <int32_t>code
+        if self.out.keep(&query, &extra.query) < 0:
+            return fail(c, FAULT_MEMORY)
+        return self.out.add_row(c, &row)
+
+    cdef int row_event(self, Cursor *k, Cursor *c, Key *key) noexcept nogil:
+        cdef Section update, delete, previous
+        cdef Span name
+        cdef bint first = True
+        cdef int found
+        memset(&update, 0, sizeof(Section))
+        memset(&delete, 0, sizeof(Section))
+        memset(&previous, 0, sizeof(Section))
+        self.columns.used = 0
+        if left(c) == 0:
+            if key.location.p == NULL:
+                return fail(c, FAULT_EMPTY)
+        else:
+            if json_open(c, c'{') < 0:
+                return -1
+            while True:
+                found = json_member(c, &first, &self.out.scratch, &name)
+                if found < 0:
+                    return -1
+                if found == 0:
+                    break
+                if _letter(&name, c'u'):
+                    found = self.read_section(c, &update, False)
+                elif _letter(&name, c'p'):
+                    found = self.read_section(c, &previous, True)
+                elif _letter(&name, c'd'):
+                    found = self.read_section(c, &delete, False)
+                else:
+                    found = json_skip(c)
+                if found < 0:
+                    return -1
+            if json_finish(c) < 0:
+                return -1
+        if not update.there and not delete.there:
+            if previous.there:
+                return fail(c, FAULT_MISSING)
+            if key.location.p == NULL:
+                # Old versions sent `{}` for a row that came and went within a transaction.
+                self.out.event += 1
+                return 0
+            update.there = True
+        if delete.there and (update.there or previous.there):
+            return fail(c, FAULT_UNKNOWN_KIND)
+        return self.put_row(c, key, &update, &delete, &previous)
+
+    cdef int read_section(self, Cursor *c, Section *section, bint may_be_bare) noexcept nogil:
+        """The columns of `u`, `p` or `d` into self.columns, as they stand."""
+        cdef Column column
+        cdef Span name
+        cdef bint open_bare = False
+        cdef const uint8_t *name_at
+        cdef int found
+        if section.there:
+            return fail(c, FAULT_DUPLICATE)
+        section.there = True
+        section.first = self.columns.used // sizeof(Column)
+        if json_open(c, c'{') < 0:
+            return -1
+        memset(&column, 0, sizeof(Column))
+        found = json_peek(c)
+        while found != c'}':
+            if found < 0:
+                return -1
+            name_at = c.p
+            if found != c'"':
+                return fail(c, FAULT_SYNTAX)
+            if json_span(c, &self.out.scratch, &name) < 0 or json_expect(c, c':') < 0:
+                return -1
+            found = json_peek(c)
+            if found < 0:
+                return -1
+            if TG_LIKELY(found == c'{'):
+                if open_bare:
+                    return fail(c, FAULT_MISSING)
+                column.name = name
+                column.name_at = name_at
+                column.bare = False
+                if self.read_column(c, &column) < 0 or self.add_column(c, section, &column) < 0:
+                    return -1
+            else:
+                if not may_be_bare or name.n != 1:
+                    return fail(c, FAULT_TYPE)
+                if not open_bare:
+                    memset(&column, 0, sizeof(Column))
+                    column.code = -1
+                    column.flags = -1
+                    column.bare = True
+                    column.name_at = name_at
+                    section.bare = True
+                    open_bare = True
+                if self.read_bare(c, &name, &column) < 0:
+                    return -1
+                if column.value_at != NULL:
+                    if self.add_column(c, section, &column) < 0:
+                        return -1
+                    open_bare = False
+            found = json_peek(c)
+            if found == c',':
+                c.p += 1
+                found = json_peek(c)
+                if found == c'}':
+                    return fail(c, FAULT_SYNTAX)
+            elif found != c'}':
+                return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+        if open_bare:
+            return fail(c, FAULT_MISSING)
+        c.p += 1
+        return 0
+
+    cdef int add_column(self, Cursor *c, Section *section, const Column *column) noexcept nogil:
+        if section.count == MAX_COLUMNS:
+            return fail(c, FAULT_COLUMNS)
+        if buffer_reserve(&self.columns, sizeof(Column)) < 0:
+            return fail(c, FAULT_MEMORY)
+        (<Column *>(self.columns.data + self.columns.used))[0] = column[0]
+        self.columns.used += sizeof(Column)
+        section.count += 1
+        return 0
+
+    cdef int read_bare(self, Cursor *c, const Span *name, Column *column) noexcept nogil:
+        """One of the members t, h, f, v that stand in `p` without their column: `v` comes last."""
+        cdef bint handle = False
+        if _letter(name, c't'):
+            if column.code >= 0:
+                return fail(c, FAULT_DUPLICATE)
+            return self.read_code(c, column)
+        if _letter(name, c'f'):
+            if column.flags >= 0:
+                return fail(c, FAULT_DUPLICATE)
+            return self.read_flags(c, column)
+        if _letter(name, c'h'):
+            if json_bool(c, &handle) < 0:
+                return -1
+            column.key |= handle
+            return 0
+        if not _letter(name, c'v'):
+            return fail(c, FAULT_TYPE)
+        if column.code < 0:
+            return fail(c, FAULT_MISSING)
+        return self.read_span(c, column)
+
+    cdef inline int read_code(self, Cursor *c, Column *column) noexcept nogil:
+        cdef uint64_t number = 0
+        cdef const uint8_t *began = c.p
+        if json_u64(c, &number) < 0:
+            return -1
+        if number > 255:
+            return fail_at(c, FAULT_RANGE, began)
+        column.code = <int32_t>number
+        return 0
+
+    cdef inline int read_flags(self, Cursor *c, Column *column) noexcept nogil:
+        cdef uint64_t number = 0
+        cdef const uint8_t *began = c.p
+        if json_u64(c, &number) < 0:
+            return -1
+        if number > 0x7fffffff:
+            return fail_at(c, FAULT_RANGE, began)
+        column.flags = <int32_t>number
+        return 0
+
+    cdef inline int read_span(self, Cursor *c, Column *column) noexcept nogil:
+        """Where the value stands; what it is can be told only when type and flags are known."""
+        cdef Span number
+        cdef int found
+        column.value_at = c.p
+        if c.p[0] == c'"':
+            found = json_skip_string(c)
+        elif c.p[0] == c'n':
+            column.null = True
+            found = 0 if json_is(c, b"null", 4) else fail(c, FAULT_SYNTAX)
+        elif c.p[0] == c'-' or 48 <= c.p[0] <= 57:
+            found = json_number(c, &number)
+        else:
+            found = fail(c, FAULT_TYPE)
+        column.value_end = c.p
+        return found
+
+    cdef int read_column(self, Cursor *c, Column *column) noexcept nogil:
+        cdef bint first = True, has_handle = False, handle = False
+        cdef Span name
+        cdef uint8_t letter
+        cdef int found
+        column.code = -1
+        column.flags = -1
+        column.key = 0
+        column.null = False
+        column.value_at = NULL
+        c.p += 1
+        while True:
+            found = json_peek(c)
+            if found == c'}':
+                break
+            if not first:
+                if found != c',':
+                    return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+                c.p += 1
+                found = json_peek(c)
+            first = False
+            if found != c'"':
+                return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+            letter = 0
+            if TG_LIKELY(left(c) >= 6 and c.p[2] == c'"' and c.p[3] == c':' and c.p[1] >= c'a'):
+                letter = c.p[1]
+                c.p += 4
+            else:
+                if json_span(c, &self.out.scratch, &name) < 0 or json_expect(c, c':') < 0:
+                    return -1
+                if name.n == 1:
+                    letter = name.p[0]
+            if json_peek(c) < 0:
+                return -1
+            if letter == c't':
+                if column.code >= 0:
+                    return fail(c, FAULT_DUPLICATE)
+                found = self.read_code(c, column)
+            elif letter == c'f':
+                if column.flags >= 0:
+                    return fail(c, FAULT_DUPLICATE)
+                found = self.read_flags(c, column)
+            elif letter == c'v':
+                if column.value_at != NULL:
+                    return fail(c, FAULT_DUPLICATE)
+                found = self.read_span(c, column)
+            elif letter == c'h':
+                if has_handle:
+                    return fail(c, FAULT_DUPLICATE)
+                has_handle = True
+                found = json_bool(c, &handle)
+            else:
+                found = json_skip(c)
+            if found < 0:
+                return -1
+        if column.code < 0 or column.value_at == NULL:
+            return fail(c, FAULT_MISSING)
+        column.key = handle or (column.flags >= 0 and column.flags & 2)
+        column.plain = column.value_end == c.p
+        c.p += 1
+        return 0
+
+    # --- from columns to a row ---
+
+    cdef int put_row(self, Cursor *c, Key *key, Section *update, Section *delete,
+                     Section *previous) noexcept nogil:
+        cdef Section *main = delete if delete.there else update
+        cdef Column *columns = <Column *>self.columns.data + main.first
+        cdef Cells *cells = &self.out.before if delete.there else &self.out.after
+        cdef Row row
+        cdef Extra *extra
+        cdef int32_t i
+        row_init(&row, KIND_DELETE if delete.there else KIND_UPDATE if previous.there else KIND_INSERT)
+        row.commit_ts = key.commit_ts
+        row.has = HAS_COMMIT_TS | (HAS_BEFORE if delete.there else HAS_AFTER)
+        if key.has_partition:
+            row.table_id = key.partition
+            row.has |= HAS_TABLE_ID
+        row.shape = self.find_shape(c, key, columns, main.count)
+        if row.shape < 0:
+            return -1
+        if cells_reserve(cells, main.count) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(main.count):
+            if self.put_cell(c, cells, &columns[i]) < 0:
+                return -1
+        if previous.there and self.put_previous(c, &row, main, previous) < 0:
+            return -1
+        if key.only_handle_key:
+            row.flags |= FLAG_HANDLE_KEY_ONLY
+        if key.location.p != NULL:
+            row.flags |= FLAG_CLAIM_CHECK
+            extra = self.out.new_extra(&row)
+            if extra == NULL or self.out.keep(&key.location, &extra.claim_check) < 0:
+                return fail(c, FAULT_MEMORY)
+        return self.out.add_row(c, &row)
+
+    cdef int put_cell(self, Cursor *c, Cells *cells, const Column *column) noexcept nogil:
+        """The column's value as the next cell; c.p is left alone, a fault is noted."""
+        cdef Cursor value = c[0]
+        cdef int found
+        if column.null:
+            cell_null(cells)
+            return 0
+        value.p = column.value_at
+        value.end = column.value_end
+        found = _read_value(&value, &cells.text, &self.aside, _reading_of(column.code, column.flags),
+                            column.code)
+        if found < 0:
+            return fail_at(c, value.fault, value.fault_at)
+        cell_end(cells)
+        return 0
+
+    cdef int32_t find_shape(self, Cursor *c, Key *key, const Column *columns, int32_t count) noexcept nogil:
+        """The shape of these columns, remembered or registered; -1 a fault."""
+        cdef Table *table = NULL
+        cdef ShapeColumn *known
+        cdef ShapeColumn *fresh
+        cdef int32_t i, plan, shape
+        cdef size_t before
+        if key.names_at != NULL:
+            # One byte more is there: the key goes on.
+            table = self.find_table(key.names_at, key.names_end + 1, key.names_end + 1)
+        if table != NULL:
+            for plan in range(table.plan_count):
+                if table.plans[plan].count != count:
+                    continue
+                known = self.out.shape(table.plans[plan].shape).columns
+                for i in range(count):
+                    if known[i].code != columns[i].code or known[i].flags != columns[i].flags or \
+                            known[i].key != columns[i].key or not _same_name(&known[i].name, &columns[i].name):
+                        break
+                else:
+                    return table.plans[plan].shape
+        if self.check_names(c, columns, count) < 0:
+            return -1
+        self.shape_columns.used = 0
+        if buffer_reserve(&self.shape_columns, <size_t>count * sizeof(ShapeColumn)) < 0:
+            return fail(c, FAULT_MEMORY)
+        fresh = <ShapeColumn *>self.shape_columns.data
+        memset(fresh, 0, <size_t>count * sizeof(ShapeColumn))
+        for i in range(count):
+            fresh[i].name = columns[i].name
+            fresh[i].code = columns[i].code
+            fresh[i].flags = columns[i].flags
+            fresh[i].key = columns[i].key
+        before = self.out.shapes.used
+        shape = self.out.register_shape(c, &key.database, &key.table, fresh, count)
+        if shape < 0 or key.names_at == NULL:
+            return shape
+        # A table is remembered at once, a shape when it comes again: messages whose columns stand in
+        # another order each time are not worth it.
+        if table == NULL:
+            table = self.learn_table(key)
+        if table != NULL and self.out.shapes.used == before:
+            self.learn_plan(table, shape, columns, count)
+        return shape
+
+    cdef int check_names(self, Cursor *c, const Column *columns, int32_t count) noexcept nogil:
+        """Fills self.slots with the columns by their names; a name that comes twice is a fault."""
+        cdef size_t size = 16
+        cdef size_t slot
+        cdef int32_t *slots
+        cdef int32_t i
+        while size < <size_t>count * 2:
+            size *= 2
+        self.slots.used = 0
+        if buffer_reserve(&self.slots, size * sizeof(int32_t)) < 0:
+            return fail(c, FAULT_MEMORY)
+        self.slots.used = size * sizeof(int32_t)
+        slots = <int32_t *>self.slots.data
+        memset(slots, 0xff, self.slots.used)
+        for i in range(count):
+            slot = tg_hash(columns[i].name.p, columns[i].name.n, 0) & (size - 1)
+            while slots[slot] >= 0:
+                if _same_name(&columns[slots[slot]].name, &columns[i].name):
+                    return fail_at(c, FAULT_DUPLICATE, columns[i].name_at)
+                slot = (slot + 1) & (size - 1)
+            slots[slot] = i
+        return 0
+
+    cdef int32_t find_name(self, const Column *columns, const Span *name) noexcept nogil:
+        """The column of this name by self.slots; -1 if there is none."""
+        cdef int32_t *slots = <int32_t *>self.slots.data
+        cdef size_t size = self.slots.used // sizeof(int32_t)
+        cdef size_t slot = tg_hash(name.p, name.n, 0) & (size - 1)
+        while slots[slot] >= 0:
+            if _same_name(&columns[slots[slot]].name, name):
+                return slots[slot]
+            slot = (slot + 1) & (size - 1)
+        return -1
+
+    cdef int put_previous(self, Cursor *c, Row *row, Section *main, Section *previous) noexcept nogil:
+        """The cells of `before`, in the order of `u`; what `p` does not carry is marked."""
+        cdef Column *columns = <Column *>self.columns.data + main.first
+        cdef Column *olds = <Column *>self.columns.data + previous.first
+        cdef Column *old
+        cdef int32_t *places
+        cdef int32_t i, place, expected = 0
+        cdef bint hashed = False
+        cdef uint8_t *missing = NULL
+        row.has |= HAS_BEFORE
+        self.places.used = 0
+        if buffer_reserve(&self.places, <size_t>main.count * sizeof(int32_t)) < 0 or \
+                cells_reserve(&self.out.before, main.count) < 0:
+            return fail(c, FAULT_MEMORY)
+        places = <int32_t *>self.places.data
+        memset(places, 0xff, <size_t>main.count * sizeof(int32_t))
+        for i in range(previous.count):
+            old = &olds[i]
+            if old.bare:
+                continue
+            place = expected
+            if place >= main.count or not _same_name(&columns[place].name, &old.name):
+                if not hashed:
+                    if self.check_names(c, columns, main.count) < 0:
+                        return -1
+                    hashed = True
+                place = self.find_name(columns, &old.name)
+                if place < 0:
+                    return fail_at(c, FAULT_COLUMNS, old.name_at)
+            if places[place] >= 0:
+                return fail_at(c, FAULT_DUPLICATE, old.name_at)
+            if _reading_of(old.code, old.flags) != _reading_of(columns[place].code, columns[place].flags):
+                return fail_at(c, FAULT_COLUMNS, old.name_at)
+            old.place = place
+            places[place] = i
+            expected = place + 1
+        if previous.bare and self.place_bare(c, row, columns, main.count, olds, previous.count, places) < 0:
+            return -1
+        for i in range(main.count):
+            if places[i] >= 0:
+                if self.put_cell(c, &self.out.before, &olds[places[i]]) < 0:
+                    return -1
+                continue
+            if missing == NULL:
+                missing = self.out.new_missing(row, main.count)
+                if missing == NULL:
+                    return fail(c, FAULT_MEMORY)
+            missing[i >> 3] |= <uint8_t>(1 << (i & 7))
+            cell_null(&self.out.before)
+        return 0
+
+    cdef int place_bare(self, Cursor *c, Row *row, Column *columns, int32_t count, Column *olds,
+                        int32_t old_count, int32_t *places) noexcept nogil:
+        """Finds the columns of values that lost their names. The new architecture forgets the name where
+        a value became NULL, and writes in the order of `u`: such a value belongs to a column that is NULL
+        in `u`, not in `p`, of its type and flags, and between its neighbours. Where only one way is
+        left it is taken, else the value is given up and the row says so."""
+        cdef int32_t i, place, bound
+        # The first column each can belong to, ...
+        place = -1
+        for i in range(old_count):
+            if not olds[i].bare:
+                if olds[i].place <= place:
+                    return fail_at(c, FAULT_COLUMNS, olds[i].name_at)
+                place = olds[i].place
+                continue
+            place += 1
+            while place < count and not self.is_candidate(&columns[place], &olds[i], places[place]):
+                place += 1
+            if place >= count:
+                return fail_at(c, FAULT_COLUMNS, olds[i].name_at)
+            olds[i].place = place
+        # ... and the last one.
+        bound = count
+        for i in range(old_count - 1, -1, -1):
+            if not olds[i].bare:
+                bound = olds[i].place
+                continue
+            bound -= 1
+            while not self.is_candidate(&columns[bound], &olds[i], places[bound]):
+                bound -= 1
+            if bound != olds[i].place:
+                olds[i].place = -1
+                row.flags |= FLAG_BEFORE_AMBIGUOUS
+        for i in range(old_count):
+            if olds[i].bare and olds[i].place >= 0:
+                places[olds[i].place] = i
+        return 0
+
+    cdef inline bint is_candidate(self, const Column *column, const Column *old, int32_t taken) noexcept nogil:
+        return column.null and taken < 0 and column.code == old.code and column.flags == old.flags
