@@ -72,7 +72,7 @@ from tidegate.wire.cursor cimport (
     fail_at,
     left,
     read_be64,
-    take,
+    tg_copy,
     tg_copy_plain_run,
     tg_plain_run,
     tg_same,
@@ -389,11 +389,10 @@ cdef struct Plan:
 
 
 cdef struct Table:
-    uint64_t hash
-    uint8_t *block              # literal, database, table
-    Span literal                # `,"scm":"d","tbl":"t"`, padded
+    uint8_t *block              # holds the three texts
     Span database
     Span table
+    Span literal                # `,"scm":"d","tbl":"t"`, padded; n = 0: the names are not plain
     Plan plans[MAX_PLANS]
     int32_t plan_count
     int32_t recent              # the plan that fitted last
@@ -417,12 +416,18 @@ cdef struct Key:
     Span database           # p == NULL: not there
     Span table
     Span location
-    Table *known            # the table as remembered, or NULL
-    const uint8_t *names_at     # where `,"scm":…,"tbl":…` stands, if it stands so; else NULL
-    const uint8_t *names_end
+    Table *known            # a row's table as remembered, or NULL
     int kind
     bint has_partition
     bint only_handle_key
+
+
+# What a value is, as far as it could be seen without its type.
+cdef enum Seen:
+    SEEN_OTHER = 0
+    SEEN_NULL = 1
+    SEEN_PLAIN = 2      # a string without escapes and beyond ASCII nothing
+    SEEN_INTEGER = 3
 
 
 # A column object as it stands in the message.
@@ -435,9 +440,9 @@ cdef struct Column:
     int32_t flags
     int32_t key
     int32_t place               # in `p`: the index of its column in `u`
-    bint null
-    bint plain                  # a brace follows the value at once, so that it can be predicted
-    bint bare                   # in `p`: members without a column (a defect of the new architecture)
+    uint8_t seen
+    uint8_t plain               # a brace follows the value at once, so that it can be predicted
+    uint8_t bare                # in `p`: members without a column (a defect of the new architecture)
 
 
 cdef struct Section:
@@ -457,6 +462,10 @@ cdef inline bint _named(const Span *name, const char *word, size_t n) noexcept n
 
 cdef inline bint _same_name(const Span *a, const Span *b) noexcept nogil:
     return a.n == b.n and memcmp(a.p, b.p, a.n) == 0
+
+
+cdef inline uint64_t _hash_names(const Span *database, const Span *table) noexcept nogil:
+    return tg_hash(database.p, database.n, 1) ^ tg_hash(table.p, table.n, 2)
 
 
 cdef Span _ddl_words[256]
@@ -526,9 +535,7 @@ cdef class Decoder(batch.Decoder):
                 if read_be64(c, &size) < 0 or size > <uint64_t>left(c):
                     return fail(c, FAULT_TRUNCATED)
                 c.end = c.p + size
-            if TG_LIKELY(not no_values and self.predicted_event(&k, c) == 1):
-                pass
-            elif self.event(&k, c) < 0:
+            if self.event(&k, c) < 0:
                 if k.fault != FAULT_NONE:
                     c[0] = k
                 return -1
@@ -546,42 +553,61 @@ cdef class Decoder(batch.Decoder):
         c[0] = k[0]
         return -1
 
+    cdef int event(self, Cursor *k, Cursor *c) noexcept nogil:
+        cdef Key key
+        self.out.scratch.used = 0
+        if TG_UNLIKELY(not self.predicted_key(k, &key)):
+            if self.read_key(k, &key) < 0:
+                return -1
+            if key.kind == DDL:
+                return self.ddl_event(c, &key)
+            if key.kind == RESOLVED:
+                return self.resolved_event(c, &key)
+        if TG_LIKELY(key.known != NULL) and self.predicted_row(c, &key):
+            return 0
+        return self.row_event(c, &key)
+
     # --- as predicted ---
 
-    cdef int predicted_key(self, Cursor *k, Key *key) noexcept nogil:
-        """1 if the key is a row's of a table remembered, with nothing unusual in it."""
+    cdef bint predicted_key(self, Cursor *k, Key *key) noexcept nogil:
+        """Whether the key is a row's of a table remembered, with nothing unusual in it."""
         cdef const uint8_t *p = k.p
         cdef const uint8_t *end = k.end
         cdef uint8_t text[32]
         cdef size_t n
         cdef bint is_row = False
         if end - p < 24 or memcmp(p, b'{"ts":', 6) != 0:
-            return 0
+            return False
         p += 6
         n = open_integer(p, end, k.limit, text)
         if n == 0 or n > 18 or p[0] == c'-':    # 18 digits are below 2^63; others are rare
-            return 0
+            return False
         digits_i64(p, n, &key.commit_ts)
         p += n
         key.known = self.current
-        if key.known == NULL or end - p < <Py_ssize_t>key.known.literal.n or \
-                not tg_same(p, key.known.literal.p, key.known.literal.n, k.limit):
-            key.known = self.find_table(p, end, k.limit)
+        if TG_UNLIKELY(key.known == NULL or key.known.literal.n == 0
+                       or end - p < <Py_ssize_t>key.known.literal.n
+                       or not tg_same(p, key.known.literal.p, key.known.literal.n, k.limit)):
+            key.known = self.table_at(p, end, k.limit)
             if key.known == NULL:
-                return 0
+                return False
             self.current = key.known
         p += key.known.literal.n
+        key.database = key.known.database
+        key.table = key.known.table
+        key.location.p = NULL
         key.has_partition = False
+        key.only_handle_key = False
         while end - p > 1:
             if end - p >= 7 and memcmp(p, b',"t":1', 6) == 0 and not is_row:
                 is_row = True
                 p += 6
                 continue
             if end - p < 9:
-                return 0
+                return False
             n = open_integer(p + 7, end, k.limit, text)
             if n == 0 or n > 18:
-                return 0
+                return False
             if memcmp(p, b',"rid":', 7) == 0:
                 p += 7 + n
             elif memcmp(p, b',"ptn":', 7) == 0 and not key.has_partition:
@@ -589,66 +615,79 @@ cdef class Decoder(batch.Decoder):
                 digits_i64(p + 7, n, &key.partition)
                 p += 7 + n
             else:
-                return 0
-        return 1 if is_row and end - p == 1 and p[0] == c'}' else 0
+                return False
+        return is_row and end - p == 1 and p[0] == c'}'
 
-    cdef Table *find_table(self, const uint8_t *p, const uint8_t *end, const uint8_t *limit) noexcept nogil:
-        """The table whose `,"scm":…,"tbl":…` stands at p, if it is remembered."""
-        cdef const uint8_t *began = p
+    cdef Table *table_at(self, const uint8_t *p, const uint8_t *end, const uint8_t *limit) noexcept nogil:
+        """The table whose `,"scm":…,"tbl":…` stands at p, if it is remembered with that literal."""
         cdef unsigned int high = 0
-        cdef uint64_t h
-        cdef int i
-        cdef size_t n
+        cdef Span database, table
+        cdef Table *found
         if end - p < 24 or memcmp(p, b',"scm":"', 8) != 0:
             return NULL
-        p += 8
-        p += tg_plain_run(p, end, limit, &high)
+        database.p = p + 8
+        database.n = tg_plain_run(database.p, end, limit, &high)
+        p = database.p + database.n
         if end - p < 12 or memcmp(p, b'","tbl":"', 9) != 0:
             return NULL
-        p += 9
-        p += tg_plain_run(p, end, limit, &high)
+        table.p = p + 9
+        table.n = tg_plain_run(table.p, end, limit, &high)
+        p = table.p + table.n
         if end - p < 2 or p[0] != c'"':
             return NULL
-        n = <size_t>(p + 1 - began)
-        h = tg_hash(began, n, 0)
+        found = self.find_table(&database, &table)
+        return NULL if found == NULL or found.literal.n == 0 else found
+
+    cdef Table *find_table(self, const Span *database, const Span *table) noexcept nogil:
+        cdef uint64_t h = _hash_names(database, table)
+        cdef int i
         for i in range(self.table_count):
-            if self.hashes[i] == h and self.tables[i].literal.n == n and \
-                    memcmp(self.tables[i].literal.p, began, n) == 0:
+            if self.hashes[i] == h and _same_name(&self.tables[i].database, database) and \
+                    _same_name(&self.tables[i].table, table):
                 return &self.tables[i]
         return NULL
 
-    cdef int predicted_event(self, Cursor *k, Cursor *c) noexcept nogil:
-        """1 if the event was as predicted and its row is there; otherwise nothing has happened."""
-        cdef Key key
+    cdef bint predicted_row(self, Cursor *c, Key *key) noexcept nogil:
+        """Whether the value was as predicted: then its row is there. Otherwise nothing has happened."""
         cdef Row row
-        cdef Table *table
-        cdef int i, tried
-        cdef size_t after, before, missing
-        if self.predicted_key(k, &key) == 0 or c.end - c.p < 8:
-            return 0
-        table = key.known
-        after = self.out.after.count
-        before = self.out.before.count
-        missing = self.out.missing.used
-        i = table.recent
+        cdef Table *table = key.known
+        cdef int i = table.recent
+        cdef int tried
+        cdef size_t after = self.out.after.count
+        cdef size_t before = self.out.before.count
+        cdef size_t missing = self.out.missing.used
+        if c.end - c.p < 8:
+            return False
         for tried in range(table.plan_count):
             row_init(&row, KIND_INSERT)
-            if self.predicted_value(&table.plans[i], &row, c.p, c.end, c.limit):
+            if TG_LIKELY(self.predicted_value(&table.plans[i], &row, c.p, c.end, c.limit)):
                 table.recent = i
                 row.shape = table.plans[i].shape
-                row.commit_ts = key.commit_ts
-                row.has |= HAS_COMMIT_TS
-                if key.has_partition:
-                    row.table_id = key.partition
-                    row.has |= HAS_TABLE_ID
-                if self.out.add_row(c, &row) == 0:
-                    return 1
+                if TG_LIKELY(self.add_row(c, &row, key) == 0):
+                    return True
                 c.fault = FAULT_NONE    # the general path meets it again, and reports it
             cells_cut(&self.out.after, after)
             cells_cut(&self.out.before, before)
             self.out.missing.used = missing
             i = i + 1 if i + 1 < table.plan_count else 0
-        return 0
+        return False
+
+    cdef int add_row(self, Cursor *c, Row *row, const Key *key) noexcept nogil:
+        """What the key says of a row, and the end of it."""
+        cdef Extra *extra
+        row.commit_ts = key.commit_ts
+        row.has |= HAS_COMMIT_TS
+        if key.has_partition:
+            row.table_id = key.partition
+            row.has |= HAS_TABLE_ID
+        if key.only_handle_key:
+            row.flags |= FLAG_HANDLE_KEY_ONLY
+        if key.location.p != NULL:
+            row.flags |= FLAG_CLAIM_CHECK
+            extra = self.out.new_extra(row)
+            if extra == NULL or self.out.keep(&key.location, &extra.claim_check) < 0:
+                return fail(c, FAULT_MEMORY)
+        return self.out.add_row(c, row)
 
     cdef bint predicted_value(self, Plan *plan, Row *row, const uint8_t *p, const uint8_t *end,
                               const uint8_t *limit) noexcept nogil:
@@ -776,13 +815,14 @@ cdef class Decoder(batch.Decoder):
     # --- learning ---
 
     cdef Table *learn_table(self, const Key *key) noexcept nogil:
-        """Remembers the table of this key; NULL if that is not possible."""
-        cdef size_t n = <size_t>(key.names_end - key.names_at)
+        """Remembers the table of this key; NULL without memory."""
+        cdef size_t n = key.database.n + key.table.n + 18
         cdef size_t padded = (n + 31) & ~<size_t>15
+        cdef unsigned int high = 0
         cdef Table *table
         cdef uint8_t *block
         cdef int i
-        block = <uint8_t *>malloc(padded + key.database.n + key.table.n + 16)
+        block = <uint8_t *>malloc(padded + key.database.n + key.table.n)
         if block == NULL:
             return NULL
         if self.table_count < MAX_TABLES:
@@ -795,13 +835,15 @@ cdef class Decoder(batch.Decoder):
             free(self.tables[i].block)
         table = &self.tables[i]
         memset(table, 0, sizeof(Table))
-        memset(block + n, 0, padded - n)
-        memcpy(block, key.names_at, n)
+        memset(block, 0, padded)
         table.block = block
+        self.hashes[i] = _hash_names(&key.database, &key.table)
         table.literal.p = block
-        table.literal.n = n
-        table.hash = tg_hash(block, n, 0)
-        self.hashes[i] = table.hash
+        memcpy(block, b',"scm":"', 8)
+        memcpy(block + 8, key.database.p, key.database.n)
+        memcpy(block + 8 + key.database.n, b'","tbl":"', 9)
+        memcpy(block + 17 + key.database.n, key.table.p, key.table.n)
+        block[n - 1] = c'"'
         block += padded
         memcpy(block, key.database.p, key.database.n)
         table.database.p = block
@@ -810,6 +852,9 @@ cdef class Decoder(batch.Decoder):
         memcpy(block, key.table.p, key.table.n)
         table.table.p = block
         table.table.n = key.table.n
+        if tg_plain_run(table.database.p, block, block, &high) == table.database.n and \
+                tg_plain_run(block, block + table.table.n, block + table.table.n, &high) == table.table.n:
+            table.literal.n = n
         return table
 
     cdef void learn_plan(self, Table *table, int32_t shape, const Column *columns, int32_t count) noexcept nogil:
@@ -857,30 +902,17 @@ cdef class Decoder(batch.Decoder):
 
     # --- as it comes ---
 
-    cdef int event(self, Cursor *k, Cursor *c) noexcept nogil:
-        cdef Key key
-        self.out.scratch.used = 0
-        if self.read_key(k, &key) < 0:
-            return -1
-        if key.kind == ROW:
-            return self.row_event(k, c, &key)
-        if key.kind == DDL:
-            return self.ddl_event(c, &key)
-        return self.resolved_event(c, &key)
-
     cdef int read_key(self, Cursor *k, Key *key) noexcept nogil:
-        cdef Span name, text
+        cdef Span name
         cdef uint64_t number = 0
         cdef int64_t rowid = 0
         cdef bint first = True, has_ts = False
         cdef int found
         cdef const uint8_t *began
-        cdef const uint8_t *comma
         memset(key, 0, sizeof(Key))
         if json_open(k, c'{') < 0:
             return -1
         while True:
-            comma = k.p
             found = json_member(k, &first, &self.out.scratch, &name)
             if found < 0:
                 return -1
@@ -901,19 +933,11 @@ cdef class Decoder(batch.Decoder):
                     return fail(k, FAULT_DUPLICATE)
                 if json_span(k, &self.out.scratch, &key.database) < 0:
                     return -1
-                # To be remembered, the names must stand as TiCDC writes them.
-                if began - comma == 7 and comma[0] == c',':
-                    key.names_at = comma
-                    key.names_end = k.p
             elif _named(&name, b"tbl", 3):
                 if key.table.p != NULL:
                     return fail(k, FAULT_DUPLICATE)
                 if json_span(k, &self.out.scratch, &key.table) < 0:
                     return -1
-                if key.names_end == comma and comma[0] == c',' and began - comma == 7:
-                    key.names_end = k.p
-                else:
-                    key.names_at = NULL
             elif _letter(&name, c't'):
                 if key.kind:
                     return fail(k, FAULT_DUPLICATE)
@@ -942,10 +966,10 @@ cdef class Decoder(batch.Decoder):
             return -1
         if not has_ts or key.kind == 0:
             return fail(k, FAULT_MISSING)
-        if key.kind == ROW and (key.database.p == NULL or key.table.p == NULL):
-            return fail(k, FAULT_MISSING)
-        if key.table.p == NULL:
-            key.names_at = NULL
+        if key.kind == ROW:
+            if key.database.p == NULL or key.table.p == NULL:
+                return fail(k, FAULT_MISSING)
+            key.known = self.find_table(&key.database, &key.table)
         return 0
 
     cdef int resolved_event(self, Cursor *c, const Key *key) noexcept nogil:
@@ -1020,7 +1044,7 @@ cdef class Decoder(batch.Decoder):
             return fail(c, FAULT_MEMORY)
         return self.out.add_row(c, &row)
 
-    cdef int row_event(self, Cursor *k, Cursor *c, Key *key) noexcept nogil:
+    cdef int row_event(self, Cursor *c, Key *key) noexcept nogil:
         cdef Section update, delete, previous
         cdef Span name
         cdef bint first = True
@@ -1083,6 +1107,14 @@ cdef class Decoder(batch.Decoder):
         while found != c'}':
             if found < 0:
                 return -1
+            if not open_bare and self.quick_column(c, section):
+                found = c.p[0]
+                if found == c',':
+                    c.p += 1
+                    found = json_peek(c)
+                    if found == c'}':
+                        return fail(c, FAULT_SYNTAX)
+                continue
             name_at = c.p
             if found != c'"':
                 return fail(c, FAULT_SYNTAX)
@@ -1091,7 +1123,7 @@ cdef class Decoder(batch.Decoder):
             found = json_peek(c)
             if found < 0:
                 return -1
-            if TG_LIKELY(found == c'{'):
+            if found == c'{':
                 if open_bare:
                     return fail(c, FAULT_MISSING)
                 column.name = name
@@ -1138,6 +1170,109 @@ cdef class Decoder(batch.Decoder):
         self.columns.used += sizeof(Column)
         section.count += 1
         return 0
+
+    cdef bint quick_column(self, Cursor *c, Section *section) noexcept nogil:
+        """Reads the column at the cursor if it is written without white space and escapes, members in
+        any order, and stops behind it at a comma or brace. If not, nothing has happened."""
+        cdef const uint8_t *p = c.p
+        cdef const uint8_t *end = c.end
+        cdef const uint8_t *limit = c.limit
+        cdef Column *column
+        cdef unsigned int high = 0
+        cdef size_t run
+        cdef uint32_t number
+        cdef uint8_t letter, text[32]
+        cdef bint handle = False
+        if section.count == MAX_COLUMNS or buffer_reserve(&self.columns, sizeof(Column)) < 0:
+            return False
+        column = <Column *>(self.columns.data + self.columns.used)
+        column.name_at = p
+        column.code = -1
+        column.flags = -1
+        column.value_at = NULL
+        column.bare = False
+        if p[0] != c'"':
+            return False
+        p += 1
+        run = tg_plain_run(p, end, limit, &high)
+        column.name.p = p
+        column.name.n = run
+        p += run
+        if end - p < 8 or memcmp(p, b'":{', 3) != 0 or (high != 0 and not tg_utf8_valid(column.name.p, run)):
+            return False
+        p += 2
+        while p[0] == c'{' or p[0] == c',':
+            # `"t":3}` and what follows: eight bytes are there at least
+            if end - p < 8 or p[1] != c'"' or p[3] != c'"' or p[4] != c':':
+                return False
+            letter = p[2]
+            p += 5
+            if letter == c'v':
+                if column.value_at != NULL:
+                    return False
+                column.value_at = p
+                if p[0] == c'"':
+                    p += 1
+                    high = 0
+                    run = tg_plain_run(p, end, limit, &high)
+                    p += run
+                    column.seen = SEEN_PLAIN if high == 0 else SEEN_OTHER
+                    while p < end and p[0] == c'\\':
+                        p += 2
+                        if p >= end:
+                            return False
+                        p += tg_plain_run(p, end, limit, &high)
+                        column.seen = SEEN_OTHER
+                    if end - p < 3 or p[0] != c'"':
+                        return False
+                    p += 1
+                elif p[0] == c'n':
+                    if end - p < 6 or memcmp(p, b"null", 4) != 0:
+                        return False
+                    column.seen = SEEN_NULL
+                    p += 4
+                else:
+                    run = open_integer(p, end, limit, text)
+                    if run == 0 or end - p < <Py_ssize_t>run + 2:
+                        return False
+                    column.seen = SEEN_INTEGER
+                    p += run
+                column.value_end = p
+            elif letter == c't' or letter == c'f':
+                number = 0
+                run = 0
+                while run < 9 and p < end and <uint8_t>(p[0] - 48) < 10:
+                    number = number * 10 + (p[0] - 48)
+                    p += 1
+                    run += 1
+                if run == 0 or end - p < 2 or (run > 1 and p[-<Py_ssize_t>run] == 48):
+                    return False
+                if letter == c't':
+                    if column.code >= 0 or number > 255:
+                        return False
+                    column.code = <int32_t>number
+                else:
+                    if column.flags >= 0:
+                        return False
+                    column.flags = <int32_t>number
+            elif letter == c'h':
+                if handle or end - p < 6 or memcmp(p, b"true", 4) != 0:
+                    return False
+                handle = True
+                p += 4
+            else:
+                return False
+        if p[0] != c'}' or column.code < 0 or column.value_at == NULL:
+            return False
+        column.plain = column.value_end == p
+        p += 1
+        if p >= end or (p[0] != c',' and p[0] != c'}'):
+            return False
+        column.key = handle or (column.flags >= 0 and column.flags & 2)
+        c.p = p
+        self.columns.used += sizeof(Column)
+        section.count += 1
+        return True
 
     cdef int read_bare(self, Cursor *c, const Span *name, Column *column) noexcept nogil:
         """One of the members t, h, f, v that stand in `p` without their column: `v` comes last."""
@@ -1186,10 +1321,11 @@ cdef class Decoder(batch.Decoder):
         cdef Span number
         cdef int found
         column.value_at = c.p
+        column.seen = SEEN_OTHER
         if c.p[0] == c'"':
             found = json_skip_string(c)
         elif c.p[0] == c'n':
-            column.null = True
+            column.seen = SEEN_NULL
             found = 0 if json_is(c, b"null", 4) else fail(c, FAULT_SYNTAX)
         elif c.p[0] == c'-' or 48 <= c.p[0] <= 57:
             found = json_number(c, &number)
@@ -1206,7 +1342,6 @@ cdef class Decoder(batch.Decoder):
         column.code = -1
         column.flags = -1
         column.key = 0
-        column.null = False
         column.value_at = NULL
         c.p += 1
         while True:
@@ -1268,14 +1403,9 @@ cdef class Decoder(batch.Decoder):
         cdef Column *columns = <Column *>self.columns.data + main.first
         cdef Cells *cells = &self.out.before if delete.there else &self.out.after
         cdef Row row
-        cdef Extra *extra
         cdef int32_t i
         row_init(&row, KIND_DELETE if delete.there else KIND_UPDATE if previous.there else KIND_INSERT)
-        row.commit_ts = key.commit_ts
-        row.has = HAS_COMMIT_TS | (HAS_BEFORE if delete.there else HAS_AFTER)
-        if key.has_partition:
-            row.table_id = key.partition
-            row.has |= HAS_TABLE_ID
+        row.has = HAS_BEFORE if delete.there else HAS_AFTER
         row.shape = self.find_shape(c, key, columns, main.count)
         if row.shape < 0:
             return -1
@@ -1286,41 +1416,52 @@ cdef class Decoder(batch.Decoder):
                 return -1
         if previous.there and self.put_previous(c, &row, main, previous) < 0:
             return -1
-        if key.only_handle_key:
-            row.flags |= FLAG_HANDLE_KEY_ONLY
-        if key.location.p != NULL:
-            row.flags |= FLAG_CLAIM_CHECK
-            extra = self.out.new_extra(&row)
-            if extra == NULL or self.out.keep(&key.location, &extra.claim_check) < 0:
-                return fail(c, FAULT_MEMORY)
-        return self.out.add_row(c, &row)
+        return self.add_row(c, &row, key)
 
     cdef int put_cell(self, Cursor *c, Cells *cells, const Column *column) noexcept nogil:
         """The column's value as the next cell; c.p is left alone, a fault is noted."""
-        cdef Cursor value = c[0]
-        cdef int found
-        if column.null:
+        cdef int reading
+        cdef size_t n
+        cdef uint8_t *text
+        if column.seen == SEEN_NULL:
             cell_null(cells)
             return 0
+        reading = _reading_of(column.code, column.flags)
+        n = <size_t>(column.value_end - column.value_at)
+        if buffer_reserve(&cells.text, n + 32) < 0:
+            return fail(c, FAULT_MEMORY)
+        text = cells.text.data + cells.text.used
+        if column.seen == SEEN_PLAIN and reading <= READ_TIME:
+            n -= 2
+            tg_copy(text, column.value_at + 1, n, c.limit)
+            if _text_fits(reading, text, n, text + n + 16):
+                cells.text.used += n
+                cell_end(cells)
+                return 0
+        elif column.seen == SEEN_INTEGER and reading == READ_INTEGER:
+            if n <= <size_t>_sure_digits(column.code) or _integer_fits(column.value_at, n, column.code):
+                tg_copy(text, column.value_at, n, c.limit)
+                cells.text.used += n
+                cell_end(cells)
+                return 0
+        return self.put_other_cell(c, cells, column, reading)
+
+    cdef int put_other_cell(self, Cursor *c, Cells *cells, const Column *column, int reading) noexcept nogil:
+        cdef Cursor value = c[0]
         value.p = column.value_at
         value.end = column.value_end
-        found = _read_value(&value, &cells.text, &self.aside, _reading_of(column.code, column.flags),
-                            column.code)
-        if found < 0:
+        if _read_value(&value, &cells.text, &self.aside, reading, column.code) < 0:
             return fail_at(c, value.fault, value.fault_at)
         cell_end(cells)
         return 0
 
     cdef int32_t find_shape(self, Cursor *c, Key *key, const Column *columns, int32_t count) noexcept nogil:
         """The shape of these columns, remembered or registered; -1 a fault."""
-        cdef Table *table = NULL
+        cdef Table *table = key.known
         cdef ShapeColumn *known
         cdef ShapeColumn *fresh
         cdef int32_t i, plan, shape
         cdef size_t before
-        if key.names_at != NULL:
-            # One byte more is there: the key goes on.
-            table = self.find_table(key.names_at, key.names_end + 1, key.names_end + 1)
         if table != NULL:
             for plan in range(table.plan_count):
                 if table.plans[plan].count != count:
@@ -1346,8 +1487,8 @@ cdef class Decoder(batch.Decoder):
             fresh[i].key = columns[i].key
         before = self.out.shapes.used
         shape = self.out.register_shape(c, &key.database, &key.table, fresh, count)
-        if shape < 0 or key.names_at == NULL:
-            return shape
+        if shape < 0:
+            return -1
         # A table is remembered at once, a shape when it comes again: messages whose columns stand in
         # another order each time are not worth it.
         if table == NULL:
@@ -1480,4 +1621,4 @@ cdef class Decoder(batch.Decoder):
         return 0
 
     cdef inline bint is_candidate(self, const Column *column, const Column *old, int32_t taken) noexcept nogil:
-        return column.null and taken < 0 and column.code == old.code and column.flags == old.flags
+        return column.seen == SEEN_NULL and taken < 0 and column.code == old.code and column.flags == old.flags
