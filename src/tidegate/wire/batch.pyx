@@ -914,18 +914,25 @@ cdef class Decoder:
     def __cinit__(self, BatchBuilder out=None, **options):
         self.out = BatchBuilder() if out is None else out
 
-    def claim_location(self):
-        """The claim-check location of the message decoded last."""
+    def claim_locations(self):
+        """The claim-check locations of the message decoded last, by the number of their event."""
         cdef size_t count = self.out.rows.used // sizeof(Row)
         cdef size_t i
         cdef Row *row
+        cdef dict locations = {}
         for i in range(self.out.mark_rows // sizeof(Row), count):
             row = <Row *>self.out.rows.data + i
             if row.extra >= 0:
                 location = _text(&(<Extra *>self.out.extras.data + row.extra).claim_check)
                 if location is not None:
-                    return location
-        return None
+                    locations[row.event] = location
+        return locations
+
+    def redeem(self, key, value, dict kept):
+        """Key and value of the message with its claim checks redeemed; kept[event] is the message that
+        was kept elsewhere. Where a message is one event, it simply takes the other's place."""
+        (message,) = kept.values()
+        return message
 
     cdef int message(self, Message *m, Cursor *c) noexcept nogil:
         return -1

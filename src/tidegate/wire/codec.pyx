@@ -148,9 +148,12 @@ def decode(Decoder decoder, keys, values, *, topics=None, partitions=None, offse
             if decoder.out.claims == 0 or claim_check is None:
                 continue
             try:
-                key, value = claim_check(decoder.claim_location())
-                if expand is not None:
-                    key, value = expand(key, value)
+                kept = {}
+                for event, location in decoder.claim_locations().items():
+                    kept[event] = claim_check(location)
+                    if expand is not None:
+                        kept[event] = expand(*kept[event])
+                key, value = decoder.redeem(key, value, kept)
             except (ClaimCheckError, CompressionError) as error:
                 _reject(decoder, FAULT_CLAIM_CHECK, error)
                 continue
