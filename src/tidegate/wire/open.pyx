@@ -9,7 +9,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from tidegate.model import canal_ddl_type
+from tidegate.model import ClaimCheckError, canal_ddl_type
 
 from tidegate.wire cimport batch
 from tidegate.wire.batch cimport (
@@ -485,6 +485,18 @@ def _fill_ddl_words() -> None:
 _fill_ddl_words()
 
 
+def _events(framed: bytes | None, position: int) -> list[bytes]:
+    """A message's keys or values, each with its length before it; ValueError if they are not such."""
+    events = []
+    while framed is not None and position < len(framed):
+        size = 8 + int.from_bytes(framed[position : position + 8])
+        if len(framed) - position < size:
+            raise ValueError("a length goes beyond the message")
+        events.append(framed[position : position + size])
+        position += size
+    return events
+
+
 cdef class Decoder(batch.Decoder):
     """Decodes Open Protocol messages. Messages of a table repeat each other's bytes between the values:
     they are compared with those of an earlier message, and only where they differ is JSON parsed."""
@@ -509,6 +521,20 @@ cdef class Decoder(batch.Decoder):
         buffer_free(&self.slots)
         buffer_free(&self.shape_columns)
         buffer_free(&self.aside)
+
+    def redeem(self, bytes key, bytes value, dict kept):
+        """A message may hold several claim checks, and other events between them."""
+        keys = _events(key, 8)
+        values = _events(value, 0)
+        for event, (kept_key, kept_value) in kept.items():
+            try:
+                (keys[event],) = _events(kept_key, 8)
+                (values[event],) = _events(kept_value, 0)
+            except ValueError as error:
+                raise ClaimCheckError(
+                    self.claim_locations()[event], "it does not hold one event with key and value"
+                ) from error
+        return b"".join([key[:8], *keys]), b"".join(values)
 
     cdef int message(self, Message *m, Cursor *c) noexcept nogil:
         cdef Cursor k
@@ -1181,7 +1207,8 @@ cdef class Decoder(batch.Decoder):
         cdef unsigned int high = 0
         cdef size_t run
         cdef uint32_t number
-        cdef uint8_t letter, text[32]
+        cdef uint8_t letter
+        cdef uint8_t text[32]
         cdef bint handle = False
         if section.count == MAX_COLUMNS or buffer_reserve(&self.columns, sizeof(Column)) < 0:
             return False
