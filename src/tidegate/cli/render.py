@@ -38,13 +38,12 @@ class EventPrinter:
     def print(self, event: dict[str, Any]) -> None:
         """One event."""
         if not self._headed:
-            heads = f"{'part':>4} {'offset':>8}  {'commit time (UTC)':<23}  {'event':<9}  what"
+            heads = f"{'part':>4} {'offset':>8}     {'commit time (UTC)':<23}  {'event':<9}  what"
             self._console.print(Text(heads, "bold"))
             self._headed = True
+        number = event["event"]
         place = f"{event.get('partition', ''):>4} {event.get('offset', ''):>8}"
-        number = event.get("event", 0)
-        place += f".{number}" if number > 0 else ""
-        line = Text(f"{place:<13}  ", "dim")
+        line = Text(f"{place}{f'.{number}' if number > 0 else '':<5}", "dim")
         line.append(f"{_time(event.get('commitTs')):<23}  ", "dim")
         line.append(f"{event['kind']:<9}", _STYLES[event["kind"]])
         line.append("  ")
