@@ -1,7 +1,7 @@
-/* The innermost loops of Craft: the lengths of a column group's values, and the values as text.
+/* The innermost loops of Craft: the lengths of a column group's values, and the values from and to text.
  *
  * Contract: nothing at or beyond `limit` is read. Sizes are checked by tg_craft_sizes, so that tg_craft_text may trust
- * them. What is wrong comes back as a TG_CRAFT_ code; craft.pyx knows the Fault that it stands for.
+ * them. What is wrong comes back as a TG_CRAFT_ code; craft.pyx knows what it stands for.
  */
 #ifndef TG_CRAFT_H
 #define TG_CRAFT_H
@@ -33,7 +33,7 @@ enum {
     TG_FORM_YEAR = 13
 };
 
-/* What comes back instead of a text's length. */
+/* What comes back instead of a length. */
 enum {
     TG_CRAFT_NULL = -1,
     TG_CRAFT_UTF8 = -2,
@@ -42,7 +42,8 @@ enum {
     TG_CRAFT_TEMPORAL = -5,
     TG_CRAFT_LENGTH = -6,
     TG_CRAFT_VALUE = -7,
-    TG_CRAFT_TYPE = -8
+    TG_CRAFT_TYPE = -8,
+    TG_CRAFT_BASE64 = -9
 };
 
 /* Zigzag varints at *at, one a value: its size, or -1 for NULL. They must add up to what is left up to `end`; *at then
@@ -216,6 +217,182 @@ static inline int64_t tg_craft_values(const uint16_t *columns, const int32_t *si
     *at = p;
     *used = (size_t)(text - base);
     return 0;
+}
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+/* A base-128 varint, least significant group first; dst >= 10 bytes. Returns where it ends. */
+static inline uint8_t *tg_put_uvarint(uint8_t *dst, uint64_t value) {
+    while (value >= 0x80) {
+        *dst++ = (uint8_t)(value | 0x80);
+        value >>= 7;
+    }
+    *dst++ = (uint8_t)value;
+    return dst;
+}
+
+static inline uint8_t *tg_put_varint(uint8_t *dst, int64_t value) {
+    return tg_put_uvarint(dst, (uint64_t)value << 1 ^ (0 - ((uint64_t)value >> 63)));
+}
+
+/* A FLOAT is written as the double that equals it. A text that no float reads as, which is what a decoder makes of a
+ * FLOAT that TiCDC has damaged, is written as its own double. */
+static TG_NOINLINE int64_t tg_craft_real_bytes(int is_float, const uint8_t *p, size_t n, uint8_t *dst) {
+    double real, shortest;
+    float narrow;
+    uint8_t text[400];
+    int length;
+    if (tg_parse_double(p, n, &real) < 0) return TG_CRAFT_NUMBER;
+    if (is_float && tg_parse_float(p, n, &narrow) == 0) {
+        length = tg_format_float(narrow, text);
+        if (tg_parse_double(text, (size_t)length, &shortest) == 0 && shortest == real) real = (double)narrow;
+    }
+    {
+        uint64_t raw;
+        memcpy(&raw, &real, 8);
+        tg_store_le64(raw, dst);
+    }
+    return 8;
+}
+
+/* Writes the bytes of one value that is not NULL from its text; n bytes, or ten, must be there, and 16 behind them.
+ * Gives their number, or a TG_CRAFT_ code. */
+static TG_ALWAYS_INLINE int64_t tg_craft_bytes(int form, int bits, const uint8_t *p, size_t n, const uint8_t *limit,
+                                               uint8_t *dst) {
+    uint64_t natural;
+    int64_t number, size;
+    switch (form) {
+        case TG_FORM_UNSIGNED:
+            if (TG_UNLIKELY(tg_parse_u64(p, n, &natural) < 0)) return TG_CRAFT_NUMBER;
+            if (TG_UNLIKELY(bits < 64 && natural >> bits)) return TG_CRAFT_RANGE;
+            return tg_put_uvarint(dst, natural) - dst;
+        case TG_FORM_INTEGER:
+        case TG_FORM_YEAR:
+            if (TG_UNLIKELY(tg_parse_i64(p, n, &number) < 0)) return TG_CRAFT_NUMBER;
+            natural = (uint64_t)number << 1 ^ (0 - ((uint64_t)number >> 63));
+            if (form == TG_FORM_YEAR) {
+                if (number != 0 && (number < 1901 || number > 2155)) return TG_CRAFT_RANGE;
+            } else if (TG_UNLIKELY(bits < 64 && natural >> bits)) {
+                return TG_CRAFT_RANGE;
+            }
+            return tg_put_uvarint(dst, natural) - dst;
+        case TG_FORM_TEXT:
+        case TG_FORM_JSON:
+        case TG_FORM_VECTOR:
+        case TG_FORM_DECIMAL:
+        case TG_FORM_DATE:
+        case TG_FORM_DATETIME:
+        case TG_FORM_TIME:
+            break;
+        case TG_FORM_BINARY:
+            size = tg_base64_decode(p, n, dst);
+            return size < 0 ? TG_CRAFT_BASE64 : size;
+        case TG_FORM_FLOAT:
+        case TG_FORM_DOUBLE:
+            return tg_craft_real_bytes(form == TG_FORM_FLOAT, p, n, dst);
+        default:
+            return TG_CRAFT_TYPE;
+    }
+    tg_copy(dst, p, n, limit);
+    return (int64_t)n;
+}
+
+/* A row's cells in an Arrow list of strings: of cell i the text from ends[i] to ends[i + 1], NULL where bit first + i of
+ * `valid` is not set (no bitmap: all are). */
+typedef struct {
+    const int32_t *ends;
+    const uint8_t *valid;
+    int64_t first;
+    const uint8_t *text;
+    const uint8_t *limit;
+} tg_cells;
+
+static inline int tg_cell_valid(const tg_cells *cells, int32_t i) {
+    int64_t bit = cells->first + i;
+    return cells->valid == NULL || (cells->valid[bit >> 3] >> (bit & 7) & 1);
+}
+
+/* The bytes of these columns, one behind the other at dst, and the size of each, -1 for NULL. picks: which cells, or NULL
+ * for all. Returns the number of bytes, or a TG_CRAFT_ code with *at the cell that it is about. dst needs as many bytes as
+ * the texts have, ten for each cell, and 32. */
+static inline int64_t tg_craft_row(const uint16_t *columns, const int32_t *picks, int32_t count, const tg_cells *cells,
+                                   int32_t *sizes, uint8_t *dst, int32_t *at) {
+    uint8_t *began = dst;
+    for (int32_t k = 0; k < count; k++) {
+        int32_t i = picks == NULL ? k : picks[k];
+        int64_t size;
+        if (!tg_cell_valid(cells, i)) {
+            sizes[k] = -1;
+            continue;
+        }
+        size = tg_craft_bytes(TG_CRAFT_FORM(columns[i]), TG_CRAFT_BITS(columns[i]), cells->text + cells->ends[i],
+                              (size_t)(cells->ends[i + 1] - cells->ends[i]), cells->limit, dst);
+        if (TG_UNLIKELY(size < 0)) {
+            *at = i;
+            return size;
+        }
+        sizes[k] = (int32_t)size;
+        dst += size;
+    }
+    return dst - began;
+}
+
+static TG_NOINLINE int64_t tg_craft_cell(uint16_t column, const tg_cells *cells, int32_t i, uint8_t *dst) {
+    if (!tg_cell_valid(cells, i)) return TG_CRAFT_NULL;
+    return tg_craft_bytes(TG_CRAFT_FORM(column), TG_CRAFT_BITS(column), cells->text + cells->ends[i],
+                          (size_t)(cells->ends[i + 1] - cells->ends[i]), cells->limit, dst);
+}
+
+/* tg_craft_row for all of an update's old cells. Most are as the new ones, whose bytes and sizes are known. */
+static inline int64_t tg_craft_old_row(const uint16_t *columns, int32_t count, const tg_cells *new_cells,
+                                       const int32_t *new_sizes, const uint8_t *new_bytes, const tg_cells *old_cells,
+                                       int32_t *sizes, uint8_t *dst, int32_t *at) {
+    uint8_t *began = dst;
+    const int32_t *new_ends = new_cells->ends, *old_ends = old_cells->ends;
+    int32_t i = 0;
+    while (i < count) {
+        size_t new_left = (size_t)(new_ends[count] - new_ends[i]), old_left = (size_t)(old_ends[count] - old_ends[i]);
+        size_t same = tg_common_prefix(new_cells->text + new_ends[i], old_cells->text + old_ends[i],
+                                       new_left < old_left ? new_left : old_left);
+        size_t passed = 0, bytes = 0;
+        int64_t size;
+        for (; i < count; i++) {
+            int32_t length = old_ends[i + 1] - old_ends[i];
+            if (new_ends[i + 1] - new_ends[i] != length || passed + (size_t)length > same ||
+                tg_cell_valid(new_cells, i) != tg_cell_valid(old_cells, i)) {
+                break;
+            }
+            passed += (size_t)length;
+            sizes[i] = new_sizes[i];
+            bytes += (size_t)(new_sizes[i] > 0 ? new_sizes[i] : 0);
+        }
+        memcpy(dst, new_bytes, bytes);
+        dst += bytes;
+        new_bytes += bytes;
+        if (i == count) break;
+        size = tg_craft_cell(columns[i], old_cells, i, dst);
+        if (size < TG_CRAFT_NULL) {
+            *at = i;
+            return size;
+        }
+        sizes[i] = (int32_t)size;
+        dst += size > 0 ? size : 0;
+        new_bytes += new_sizes[i] > 0 ? new_sizes[i] : 0;
+        i++;
+    }
+    return dst - began;
+}
+
+/* The lengths of values as zigzag varints; dst >= 5 * count bytes. Returns where they end. */
+static inline uint8_t *tg_craft_put_sizes(uint8_t *dst, const int32_t *sizes, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        if (TG_LIKELY(sizes[i] < 64)) {
+            *dst++ = sizes[i] < 0 ? 1 : (uint8_t)(sizes[i] << 1);
+        } else {
+            dst = tg_put_uvarint(dst, (uint64_t)sizes[i] << 1);
+        }
+    }
+    return dst;
 }
 
 #endif
