@@ -115,14 +115,14 @@ static TG_NOINLINE int64_t tg_craft_real(int is_float, const uint8_t *p, size_t 
     memcpy(&real, &raw, 8);
     if (is_float && (double)(float)real == real) {
         length = tg_format_float((float)real, text);
-    } else {
-        length = tg_format_double(real, text);
-        if (is_float) {
-            /* TiCDC reserves four bytes for a FLOAT and writes eight, so that the next value overwrites half of it.
-             * What is left is shown where it is a number at all. */
-            *damaged = 1;
-            if (length < 0) return TG_CRAFT_NULL;
-        }
+        if (length >= 0) return length;
+    }
+    length = tg_format_double(real, text);
+    if (is_float) {
+        /* TiCDC reserves four bytes for a FLOAT and writes eight, so that the next value overwrites half of it. What is
+         * left is shown where it is a number at all. */
+        *damaged = 1;
+        return length < 0 ? TG_CRAFT_NULL : length;
     }
     return length < 0 ? TG_CRAFT_VALUE : length;
 }
