@@ -260,6 +260,10 @@ class TableSchema:
         The primary key, else the unique index without nullable columns that has the fewest columns,
         the first of these. Where the wire flags the columns itself, its flags decide.
         """
+        return self._handle_key
+
+    @cached_property
+    def _handle_key(self) -> tuple[str, ...]:
         flagged = self._flagged(Flag.HANDLE_KEY)
         if flagged or self.indexes is None:
             return flagged

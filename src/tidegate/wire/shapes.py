@@ -113,12 +113,13 @@ def _resolve(shape: Shape, schema: TableSchema | None) -> Shape:
     for column in shape.columns:
         declared = told.get(column.name)
         if schema is not None and declared is not None:
-            column = replace(
-                column,
+            column = ShapeColumn(
+                name=column.name,
                 type=column.type or declared.type,
                 code=declared.code if column.code is None else column.code,
                 flags=int(schema.flags(column.name)) if column.flags is None else column.flags,
                 key=column.key or column.name in handle,
+                zone=column.zone,
             )
         if column.code is None and column.type is not None:
             parsed = parse_type(column.type)
