@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import tarfile
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -197,3 +198,9 @@ def craft_sizes(*, mended: bool = False) -> list[dict[str, Any]]:
     name = "craft_seed.floatfixed.json" if mended else "craft_seed.json"
     found: list[dict[str, Any]] = json.loads(_member(name))
     return found
+
+
+def case_messages(form: dict[str, Any]) -> list[Message]:
+    """The messages of one form of a case of `craft_sizes`."""
+    decoded = ((b64decode(entry["key"]), b64decode(entry["value"])) for entry in form["messages"])
+    return [Message(0, key or None, value, "") for key, value in decoded]

@@ -65,6 +65,12 @@ RULES = {
 EXTENDED = frozenset({"ext", "updcols", "delhk", "hk", "cc", "rowkey"})
 
 
+def mended(protocol: str, *options: str) -> Variant:
+    """A feed of the classic generation that has no known fault."""
+    words = frozenset({"mended", *options})
+    return Variant("", "classic", "", protocol, None, words, None, False, 0)
+
+
 def rules(variant: Variant) -> Rules:
     """What the settings of a variant make of its protocol's rules."""
     found = RULES[variant.protocol]
@@ -112,7 +118,7 @@ def _turned_null(side: str, column: Column, event: Event) -> bool:
 EXCEPTIONS = (
     Fault(
         "Craft reserves four bytes for a FLOAT and writes eight: the next value overwrites its tail.",
-        lambda variant, event: variant.protocol == "craft",
+        lambda variant, event: variant.protocol == "craft" and "mended" not in variant.options,
         lambda side, column, event: column.code == 4,
         "spoiled",
     ),

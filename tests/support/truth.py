@@ -30,6 +30,7 @@ _TYPE_NAMES = {
     3: ("int", "int"),
     4: ("float", "float"),
     5: ("double", "double"),
+    6: ("null", "null"),
     7: ("timestamp", "timestamp"),
     8: ("bigint", "bigint"),
     9: ("mediumint", "mediumint"),

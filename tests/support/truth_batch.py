@@ -2,7 +2,9 @@
 
 import json
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +15,9 @@ from tests.support.table_schema import simple_schema
 from tests.support.truth import ROWS, Column, Event, TableSchema
 
 Json = dict[str, Any]
-OPEN_ROW, OPEN_DDL, OPEN_WATERMARK = 1, 2, 3
+ZONE = "UTC"  # of the server that wrote the golden files
+HAS_CHECKSUM, CORRUPTED = 4, 32  # among the flags of a change batch
+OPEN_ROW = 1  # the `t` of a row in a key of the Open protocol
 
 
 def sent(variant: Variant) -> list[Event]:
@@ -39,6 +43,41 @@ def sent(variant: Variant) -> list[Event]:
     return ordered
 
 
+def flushes(variant: Variant, batch_size: int) -> list[int]:
+    """Before which events a batching encoder was told to write what it had.
+
+    TiCDC encodes what it finds in its queue; how much that is, no rule tells. So a message that is
+    not full though more rows of its table follow marks such a place.
+    """
+    events = sent(variant)
+    mixed = not expectation.rules(variant).rows_by_table
+    found = []
+    last_start = end = 0
+    for message in corpus.messages(variant.name):
+        start, end = end, end + event_count(message)
+        if (
+            start
+            and start - last_start < batch_size
+            and _joinable(events[start - 1], events[start], mixed)
+        ):
+            found.append(start)
+        last_start = start
+    return found
+
+
+def event_count(message: corpus.Message) -> int:
+    """How many events of the truth a message of a single partition has."""
+    if message.note.startswith("bootstrap"):
+        return 0
+    return int(message.note.partition("n=")[2]) if message.note.startswith("row") else 1
+
+
+def _joinable(last: Event, event: Event, mixed: bool) -> bool:
+    if last.kind not in ROWS or event.kind not in ROWS:
+        return False
+    return mixed or (last.database, last.table) == (event.database, event.table)
+
+
 def _open_keys(variant: Variant) -> Iterator[Json]:
     plain = next(
         other
@@ -56,14 +95,12 @@ def _bootstraps(variant: Variant) -> dict[int, list[TableSchema]]:
 
     When TiCDC sends one depends on its clock and counters, so the golden file itself is asked when.
     """
-    words = [word for word in variant.name.split(".") if word not in ("avro", "json")]
     name = next(
         other.name
         for other in corpus.variants()
         if (other.truth, other.encoding) == (variant.truth, "json")
         and not (other.stream or other.compression or other.options - {"ck"})
     )
-    assert words
     found: dict[int, list[TableSchema]] = defaultdict(list)
     place = 0
     for message in corpus.messages(name):
@@ -78,10 +115,29 @@ def _bootstraps(variant: Variant) -> dict[int, list[TableSchema]]:
     return found
 
 
-class _Shapes:
-    """Gives each distinct list of columns of a table a number, and the schema rows for them."""
+def _schemas_without_ddl(variant: Variant) -> list[TableSchema]:
+    """The schemas of rows whose version no DDL has: see `truth.Schemas.find`."""
+    told = truth.schemas(variant.truth).by_version
+    found: dict[tuple[str, str, int], TableSchema] = {}
+    for event in truth.events(variant.truth):
+        if event.schema is None or event.schema_version is None:
+            continue
+        name = event.schema.database, event.schema.table, event.schema_version
+        if name not in told:
+            found[name] = replace(event.schema, version=event.schema_version)
+    return list(found.values())
 
-    def __init__(self) -> None:
+
+class _Shapes:
+    """Gives each distinct list of columns of a table a number, and the schema rows for them.
+
+    `names_only`: as Simple's rows have them, whose table schemas come apart. `full_types`: with
+    parameters, as a content-compatible Canal-JSON has them.
+    """
+
+    def __init__(self, *, names_only: bool, full_types: bool) -> None:
+        self.names_only = names_only
+        self.full_types = full_types
         self.numbers: dict[str, int] = {}
         self.rows: list[Json] = []
 
@@ -105,10 +161,15 @@ class _Shapes:
         return self.numbers[name]
 
     def _column(self, column: Column, schema: TableSchema | None) -> Json:
+        if self.names_only:
+            zone = {"zone": ZONE} if column.code == expectation.TIMESTAMP else {}
+            return {"name": column.name} | zone
         zerofill = schema is not None and schema.is_zerofill(column.name)
         return {
             "name": column.name,
-            "type": column.type_name(zerofill=zerofill),
+            "type": schema.full_type(column.name)
+            if self.full_types and schema is not None
+            else column.type_name(zerofill=zerofill),
             "code": column.code,
             "flags": column.flags,
             "key": column.is_handle,
@@ -130,7 +191,14 @@ def _row(variant: Variant, event: Event, shapes: _Shapes) -> Json:
         "schema_version": event.schema_version,
         "after": _texts(event.after),
         "before": _texts(event.before),
-        "checksum": event.checksum if rules.checksum else None,
+        **(_checksum(event.checksum) if rules.checksum and event.checksum else {}),
+    }
+
+
+def _checksum(checksum: Json) -> Json:
+    return {
+        "checksum": checksum,
+        "flags": HAS_CHECKSUM | (CORRUPTED if checksum["corrupted"] else 0),
     }
 
 
@@ -172,18 +240,28 @@ def _schema_row(variant: Variant, schema: TableSchema) -> Json:
 
 def change_batch(variant: Variant) -> pa.RecordBatch:
     """Everything that a golden file of one partition says, in its order, whole rows throughout."""
+    if variant.protocol == "simple":
+        return batch_of(variant, sent(variant), _bootstraps(variant))
+    return batch_of(variant, sent(variant), {0: _schemas_without_ddl(variant)})
+
+
+def batch_of(
+    variant: Variant,
+    events: Iterable[Event],
+    bootstraps: Mapping[int, Iterable[TableSchema]] = MappingProxyType({}),
+) -> pa.RecordBatch:
+    """Events as a change batch; `bootstraps`: table schemas to stand before the n-th event."""
     from tidegate.wire import CHANGE_SCHEMA
 
-    shapes = _Shapes()
-    bootstraps = _bootstraps(variant) if variant.protocol == "simple" else {}
-    events = []
-    for place, event in enumerate(sent(variant)):
-        events += [_schema_row(variant, schema) for schema in bootstraps.get(place, ())]
+    full_types = expectation.rules(variant).types == "full"
+    shapes = _Shapes(names_only=variant.protocol == "simple", full_types=full_types)
+    rows = []
+    for place, event in enumerate(events):
+        rows += [_schema_row(variant, schema) for schema in bootstraps.get(place, ())]
         row: Json = {"kind": event.kind, "event": 0, "flags": 0, "commit_ts": event.commit_ts}
         if event.kind == "ddl":
             row |= _ddl(variant, event)
         elif event.kind in ROWS:
             row |= _row(variant, event, shapes)
-        events.append(row)
-    rows = shapes.rows + events
-    return pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA)
+        rows.append(row)
+    return pa.RecordBatch.from_pylist(shapes.rows + rows, schema=CHANGE_SCHEMA)
