@@ -87,7 +87,7 @@ def test_there_and_back(scenario, source, through):
     assert seen(back, shapes_back, through, source) == seen(original, shapes, through, source)
 
 
-@pytest.mark.parametrize("source, target", product(PROTOCOLS, PROTOCOLS))
+@pytest.mark.parametrize("source, target", list(product(PROTOCOLS, PROTOCOLS)))
 def test_what_is_lost_is_said(source, target):
     lost = not_carried(source, target, EncodeOptions())
     assert (source == target and target != "canal-json") <= (lost == [])
