@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support import corpus
+from tidegate.model import EventFlag
 from tidegate.wire import (
     PROTOCOLS,
     EncodeOptions,
@@ -78,6 +79,8 @@ def test_there_and_back(scenario, source, through):
         [message.key for message in messages],
         [message.value for message in messages],
     )
+    # Craft's FLOAT bytes are damaged by the sender: what they read as, no FLOAT column can hold.
+    original = original.filter(pc.equal(pc.bit_wise_and(original["flags"], EventFlag.CORRUPTED), 0))
     shapes = ShapeBook([original])
     there = convert(original, shapes, through)
     shapes_there = ShapeBook([there])
