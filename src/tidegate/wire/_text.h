@@ -173,23 +173,50 @@ static inline int tg_format_i64(int64_t v, uint8_t *dst) {
     return 1 + tg_format_u64(0 - (uint64_t)v, dst + 1);
 }
 
+/* One to seven bytes as the low bytes of a word. */
+static inline uint64_t tg_load_few(const uint8_t *p, size_t n) {
+    uint64_t word = 0;
+#if TG_LITTLE_ENDIAN
+    if (n >= 4) {
+        uint32_t first, last;
+        memcpy(&first, p, 4);
+        memcpy(&last, p + n - 4, 4);
+        return first | (uint64_t)last << (8 * (n - 4));
+    }
+#endif
+    for (size_t i = 0; i < n; i++) word |= (uint64_t)p[i] << (8 * i);
+    return word;
+}
+
+/* The number of eight digits, the first in the lowest byte; over 10**8 if one is none. Digits become
+ * pairs, pairs fours, fours the whole. */
+static inline uint64_t tg_number_of_digits(uint64_t word) {
+    word ^= TG_EACH_BYTE('0');
+    if ((word | (word + TG_EACH_BYTE(0x76))) & TG_EACH_BYTE(0x80)) return UINT32_MAX;
+    word = (word * 10 + (word >> 8)) & 0x00ff00ff00ff00ffu;
+    word = (word * 100 + (word >> 16)) & 0x0000ffff0000ffffu;
+    return (word * 10000 + (word >> 32)) & 0xffffffffu;
+}
+
 /* An integer from its decimal digits, at most 20 of them. Returns 0, or -1 for any other text and
  * for a value too large. */
 static inline int tg_parse_u64(const uint8_t *p, size_t n, uint64_t *out) {
-    uint64_t value = 0;
+    static const uint32_t powers[8] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000};
+    uint64_t value = 0, part;
     if (n == 0 || n > 20) return -1;
     for (; n >= 8; p += 8, n -= 8) {
-        /* Digits become pairs, pairs fours, fours the whole, the first in the lowest bits. */
-        uint64_t word = tg_load_le64(p) ^ TG_EACH_BYTE('0');
-        if ((word | (word + TG_EACH_BYTE(0x76))) & TG_EACH_BYTE(0x80)) return -1;
-        word = (word * 10 + (word >> 8)) & 0x00ff00ff00ff00ffu;
-        word = (word * 100 + (word >> 16)) & 0x0000ffff0000ffffu;
-        value = value * 100000000 + ((word * 10000 + (word >> 32)) & 0xffffffffu);
+        part = tg_number_of_digits(tg_load_le64(p));
+        if (part == UINT32_MAX) return -1;
+        value = value * 100000000 + part;
     }
-    for (; n > 0; p++, n--) {
-        unsigned digit = (unsigned)*p - '0';
-        if (digit > 9 || value > (UINT64_MAX - digit) / 10) return -1;
-        value = value * 10 + digit;
+    if (n > 0) {
+        /* zeros before the digits */
+        part = tg_load_few(p, n) << (64 - 8 * n) | TG_EACH_BYTE('0') >> (8 * n);
+        part = tg_number_of_digits(part);
+        if (part == UINT32_MAX) return -1;
+        /* Only 20 digits can be too many, of which four are left here. */
+        if (n == 4 && value > (UINT64_MAX - part) / 10000) return -1;
+        value = value * powers[n] + part;
     }
     *out = value;
     return 0;
