@@ -1,9 +1,9 @@
-/* Walking through Avro's maps quickly: numbers, names and values where there is room to read ahead.
+/* Avro's numbers, and walking through its maps quickly, where there is room to read ahead.
  *
- * Contract: every function here reads up to TG_AVRO_AHEAD bytes from p on, and nothing before p;
- * the caller makes sure that they are below the end of the memory that may be read, and checks
- * afterwards that what was read lies within the message. Authority: the Apache Avro specification,
- * "Binary encoding". */
+ * Contract: every function that reads does so from p on, up to TG_AVRO_AHEAD bytes; the caller
+ * makes sure that they are below the end of the memory that may be read, and checks afterwards that
+ * what was read lies within the message. Authority: the Apache Avro specification, "Binary
+ * encoding". */
 #ifndef TIDEGATE_AVRO_H
 #define TIDEGATE_AVRO_H
 
@@ -37,6 +37,29 @@ static inline size_t tg_varint_at(const uint8_t *p, uint64_t *out) {
     }
     *out = word;
     return n;
+}
+
+/* Writes the value as a base-128 varint; returns where it ends. dst >= 16 bytes. */
+static inline uint8_t *tg_put_varint(uint8_t *dst, uint64_t value) {
+    uint64_t word = value;
+    int n;
+    if (value < 0x80) {
+        *dst = (uint8_t)value;
+        return dst + 1;
+    }
+    if (value >> 56) {
+        for (; value >= 0x80; value >>= 7) *dst++ = (uint8_t)(value | 0x80);
+        *dst = (uint8_t)value;
+        return dst + 1;
+    }
+    word = (word & 0x00fffffff0000000u) << 4 | (word & 0x000000000fffffffu);
+    word = (word & 0x0fffc0000fffc000u) << 2 | (word & 0x00003fff00003fffu);
+    word = (word & 0x3f803f803f803f80u) << 1 | (word & 0x007f007f007f007fu);
+    /* n bytes have 7 * n bits; all of them but the last are continued. */
+    n = (70 - tg_clz64(value)) / 7;
+    word |= 0x8080808080808080u & (((uint64_t)1 << (8 * n - 8)) - 1);
+    tg_store_le64(word, dst);
+    return dst + n;
 }
 
 /* What tells a map's names apart: their length, first and last eight bytes; n < 64. */

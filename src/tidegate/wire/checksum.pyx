@@ -1,8 +1,8 @@
 """Row checksums: whether rows still are what TiDB wrote.
 
-TiDB's checksum of a row is the CRC-32 (IEEE) of its values in the order of the columns' ids, which is
-the order of a table schema's columns; docs/protocols/simple.md says what of each value goes in. No row
-is dropped: a row whose checksum does not match is marked.
+TiDB's checksum of a row is the CRC-32 (IEEE) of its values in the order of the columns' ids, which
+is the order of a table schema's columns; docs/protocols/simple.md says what of each value goes in.
+No row is dropped: a row whose checksum does not match is marked.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -186,8 +186,8 @@ cdef bint _add_value(uint32_t *crc, int part, const Span *text, Buffer *scratch)
 
 
 def _in_utc(text, zone, fold):
-    """The text of a TIMESTAMP in UTC; None if its zone is not known here. fold tells which of the two
-    moments is meant that have the same text when a clock is set back."""
+    """The text of a TIMESTAMP in UTC; None if its zone is not known here. fold tells which of the
+    two moments is meant that have the same text when a clock is set back."""
     if zone == "UTC" or text.startswith("0000-00-00"):
         return text
     try:
@@ -235,7 +235,7 @@ cdef bint _fails(_Plan plan, const CellsView *cells, int64_t row, int64_t expect
 
 
 def verify(batch, shapes):
-    """The batch with EventFlag.CHECKSUM_FAILED set where a row's checksum does not match its values.
+    """The batch with EventFlag.CHECKSUM_FAILED set where values and checksum do not match.
 
     Rows without a checksum, rows whose table schema `shapes` has not seen, and rows that carry only
     some of their columns stay as they are.
