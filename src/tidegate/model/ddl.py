@@ -7,9 +7,11 @@ those of TiCDC's Canal encoder.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from enum import IntEnum
+
+from tidegate.model import sql
+from tidegate.model.sql import TokenKind
 
 
 class ActionType(IntEnum):
@@ -172,35 +174,20 @@ def canal_ddl_type(code: int) -> str:
 
 # --- from SQL text back to the code ---------------------------------------------------------------
 
-# Possessive and with optional closing marks: a hostile text is read once, whatever it holds.
-# TiDB's and MySQL's executable comments are opened, so that their content is read as statement.
-_TOKEN = re.compile(
-    r"""
-      (?P<skip>\s+|/\*T!(?:\[[\w,\ ]*+\])?|/\*!\d*+|\*/|--[^\n]*+|\#[^\n]*+|/\*(?:.*?\*/|.*+))
-    | (?P<quoted>'(?:[^'\\]++|''|\\.)*+'?|"(?:[^"\\]++|""|\\.)*+"?)
-    | (?P<name>`(?:[^`]++|``)*+`?)
-    | (?P<word>[^\W\d][\w$]*+)
-    | (?P<other>\d\w*+|.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 _NAME = "`"
 _QUOTED = "'"
 
 
 def _tokens(query: str) -> Iterator[str]:
     """Words in upper case, marks as they are, a quoted name as ` and a string as '."""
-    for match in _TOKEN.finditer(query):
-        kind = match.lastgroup
-        if kind == "word":
-            yield match[0].upper()
-        elif kind == "name":
+    for token in sql.tokens(query):
+        if token.kind is TokenKind.NAME:
             # DROP INDEX `PRIMARY` drops the primary key: the one name that means something.
-            yield "PRIMARY" if match[0].upper() == "`PRIMARY`" else _NAME
-        elif kind == "quoted":
+            yield "PRIMARY" if token.value.upper() == "PRIMARY" else _NAME
+        elif token.kind in (TokenKind.STRING, TokenKind.BROKEN):
             yield _QUOTED
-        elif kind == "other":
-            yield match[0]
+        else:
+            yield token.value
 
 
 _MANY = ActionType.MULTI_SCHEMA_CHANGE
