@@ -29,7 +29,14 @@ from tidegate.model.events import (
     Update,
     Watermark,
 )
-from tidegate.model.schema import ABSENT, Column, Index, TableSchema
+from tidegate.model.schema import (
+    ABSENT,
+    Column,
+    Index,
+    Partition,
+    Partitioning,
+    TableSchema,
+)
 from tidegate.model.tso import (
     logical,
     physical_ms,
@@ -75,6 +82,8 @@ __all__ = [
     "Kind",
     "MySQLType",
     "ParsedType",
+    "Partition",
+    "Partitioning",
     "Position",
     "Row",
     "RowChange",

@@ -9,7 +9,9 @@ text is read as it is and written back unchanged:
     INDEX  {"name", "unique", "primary", "nullable", "columns"}
 
 What other protocols tell of a column and Simple does not is added to COLUMN: "code" where it is not
-the usual one of the type's name, "flags", "zone". What is not known is left out, never guessed.
+the usual one of the type's name, "flags", "zone". What a DDL statement tells is added too:
+"generated" (virtual or stored) to COLUMN, "charset", "collate" and "partitioning" to the table.
+What is not known is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class Column:
     """A column; None (ABSENT for the default) where the wire does not say.
 
     `type` is the name as TiCDC spells it, without parameters: "bigint unsigned", "varbinary".
+    `generated` is "virtual" or "stored"; rows never carry a virtual column.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Column:
     unsigned: bool = False
     zerofill: bool = False
     zone: str | None = None
+    generated: str | None = None
 
     @classmethod
     def of_type(cls, name: str, text: str, **known: Any) -> Column:
@@ -134,6 +138,7 @@ class Column:
             zerofill=_optional(data_type, "zerofill", bool),
             zone=_optional(member, "zone", str),
             default=default,
+            generated=_optional(member, "generated", str),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,6 +164,8 @@ class Column:
             column["flags"] = int(self.flags)
         if self.zone is not None:
             column["zone"] = self.zone
+        if self.generated is not None:
+            column["generated"] = self.generated
         return column
 
 
@@ -211,9 +218,65 @@ class Index:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition: its name and, in SQL, what is in it.
+
+    For RANGE one tuple, the bound that its rows are less than; for LIST a tuple for each value.
+    """
+
+    name: str
+    values: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitioning:
+    """How a table is partitioned: `method` is range, list, hash or key, `by` is in SQL.
+
+    `by` holds one expression, or the columns of RANGE COLUMNS, LIST COLUMNS and KEY.
+    """
+
+    method: str
+    by: tuple[str, ...]
+    partitions: tuple[Partition, ...] = ()
+
+    @classmethod
+    def from_json(cls, member: Mapping[str, Any]) -> Partitioning:
+        """{"method", "by": [SQL], "partitions": [{"name", "values": [[SQL]]}]}."""
+        partitions = _optional(member, "partitions", Sequence) or ()
+        return cls(
+            method=_member(member, "method", str),
+            by=_optional_names(member, "by") or (),
+            partitions=tuple(
+                Partition(
+                    name=_member(_object(partition, "partitions"), "name", str),
+                    values=tuple(
+                        _optional_names({"values": values}, "values") or ()
+                        for values in _optional(partition, "values", Sequence) or ()
+                    ),
+                )
+                for partition in partitions
+            ),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `from_json` reads."""
+        return {
+            "method": self.method,
+            "by": list(self.by),
+            "partitions": [
+                {"name": partition.name, "values": [list(values) for values in partition.values]}
+                for partition in self.partitions
+            ],
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """A table as a schema event or a shape shows it; `indexes` is None where the wire has none."""
+    """A table as a schema event or a shape shows it; `indexes` is None where the wire has none.
+
+    `partitioning` is None for a table that has no partitions, and where they are not known.
+    """
 
     database: str
     table: str
@@ -221,6 +284,9 @@ class TableSchema:
     version: int | None = None
     columns: tuple[Column, ...] = ()
     indexes: tuple[Index, ...] | None = None
+    charset: str | None = None
+    collation: str | None = None
+    partitioning: Partitioning | None = None
 
     @cached_property
     def _by_name(self) -> dict[str, Column]:
@@ -254,6 +320,13 @@ class TableSchema:
             for other in self.indexes or ()
         )
 
+    @property
+    def own_indexes(self) -> tuple[Index, ...] | None:
+        """The indexes that the table really has: without the one that Simple may have added."""
+        if self.indexes is None:
+            return None
+        return tuple(index for index in self.indexes if not self._is_made_up(index))
+
     def handle_key(self) -> tuple[str, ...]:
         """The columns by which TiCDC identifies a row; empty if the table has no such key.
 
@@ -276,7 +349,10 @@ class TableSchema:
         if not index.identifies or not index.columns:
             return False
         columns = [self.column(name) for name in index.columns]
-        return all(column is not None and not column.nullable for column in columns)
+        return all(
+            column is not None and not column.nullable and column.generated != "virtual"
+            for column in columns
+        )
 
     def _flagged(self, flag: Flag) -> tuple[str, ...]:
         return tuple(
@@ -288,7 +364,7 @@ class TableSchema:
     def flags(self, name: str) -> Flag:
         """A column's flags: the wire's own, else those that TiCDC gives by type and indexes.
 
-        GENERATED cannot be known from a schema and is left out.
+        GENERATED is there only where a DDL statement told that the column is.
         """
         column = self._by_name[name]
         if column.flags is not None:
@@ -298,6 +374,8 @@ class TableSchema:
             flags &= ~Flag.BINARY  # the columns of a view have no character set at all
         if column.nullable:
             flags |= Flag.NULLABLE
+        if column.generated is not None:
+            flags |= Flag.GENERATED
         if name in self.handle_key():
             flags |= Flag.HANDLE_KEY
         for index in self.indexes or ():
@@ -311,6 +389,7 @@ class TableSchema:
         schema = text if isinstance(text, Mapping) else _parsed(text)
         columns = _optional(schema, "columns", Sequence) or ()
         indexes = _optional(schema, "indexes", Sequence)
+        partitioning = _optional(schema, "partitioning", Mapping)
         return cls(
             database=_optional(schema, "schema", str) or "",
             table=_optional(schema, "table", str) or "",
@@ -320,6 +399,9 @@ class TableSchema:
             indexes=None
             if indexes is None
             else tuple(Index.from_json(_object(index, "indexes")) for index in indexes),
+            charset=_optional(schema, "charset", str),
+            collation=_optional(schema, "collate", str),
+            partitioning=None if partitioning is None else Partitioning.from_json(partitioning),
         )
 
     def to_json(self) -> str:
@@ -328,7 +410,7 @@ class TableSchema:
 
     def to_object(self) -> dict[str, Any]:
         """The object that the JSON text holds."""
-        indexes = self.indexes
+        indexes, partitioning = self.indexes, self.partitioning
         return _known(
             {
                 "schema": self.database,
@@ -337,6 +419,9 @@ class TableSchema:
                 "version": self.version,
                 "columns": [column.to_json() for column in self.columns],
                 "indexes": None if indexes is None else [index.to_json() for index in indexes],
+                "charset": self.charset,
+                "collate": self.collation,
+                "partitioning": None if partitioning is None else partitioning.to_json(),
             }
         )
 
