@@ -156,7 +156,9 @@ def third_party_imports(paths: list[Path]) -> set[str]:
 
 def test_every_library_the_package_imports_is_a_dependency() -> None:
     sources = [path for path in under("src") if path.suffix == ".py"]
-    assert third_party_imports(sources) <= requirements(PROJECT["dependencies"])
+    extras = PROJECT["optional-dependencies"].items()
+    optional = [entry for name, entries in extras if name != "dev" for entry in entries]
+    assert third_party_imports(sources) <= requirements(PROJECT["dependencies"] + optional)
 
 
 def test_the_dev_extra_is_what_tests_and_benchmarks_import() -> None:

@@ -1,9 +1,11 @@
 """Table schemas of the truth in the form that Simple sends them and Tidegate keeps them."""
 
+from dataclasses import replace
 from typing import Any
 
 from tests.support import truth
 from tests.support.truth import TableSchema
+from tidegate.model import schema as model
 
 Json = dict[str, Any]
 BIT = 16
@@ -104,3 +106,34 @@ def _normal_column(column: Json) -> Json:
     if said["mysqlType"] == "bit" and isinstance(default, str):
         default = _bit_number(default)
     return column | {"dataType": said, "default": default}
+
+
+def known_schema(raw: Json | None) -> model.TableSchema | None:
+    """All that the truth tells of a table; None of a database, and where only a name is told.
+
+    What Simple adds and leaves out is mended: no key is made up, one that TiDB keeps without an index
+    is there, and so are the decimals of FLOAT and DOUBLE.
+    """
+    if raw is None or not raw.get("columns"):
+        return None
+    told = TableSchema(raw["schema"], raw["table"], raw["id"], int(raw["updateTS"]), raw)
+    simple = simple_schema(told, "new")
+    indexes = [index for index in simple["indexes"] if index["name"] != "primary"]
+    if raw["pkIsHandle"]:
+        key = [column["n"] for column in raw["columns"] if column["f"] & truth.PRIMARY_KEY]
+        primary = {"name": "PRIMARY", "unique": True, "primary": True, "nullable": False}
+        indexes.append(primary | {"columns": key})
+    schema = model.TableSchema.from_json(simple | {"indexes": indexes})
+    columns = [
+        replace(column, generated=_generated(raw_column), decimals=raw_column["decimal"] or None)
+        if raw_column["t"] in REALS and raw_column["decimal"] > 0
+        else replace(column, generated=_generated(raw_column))
+        for column, raw_column in zip(schema.columns, raw["columns"], strict=True)
+    ]
+    return replace(schema, columns=tuple(columns), charset=raw["charset"], collation=raw["collate"])
+
+
+def _generated(raw: Json) -> str | None:
+    if not raw["generated"]:
+        return None
+    return "stored" if raw["stored"] else "virtual"
