@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tidegate.model.errors import SchemaError
-from tidegate.model.schema import ABSENT, Column, Index, TableSchema
+from tidegate.model.schema import ABSENT, Column, Index, Partition, Partitioning, TableSchema
 from tidegate.model.types import Flag, ValueForm
 
 
@@ -224,3 +224,57 @@ def test_an_index_identifies_rows_if_it_is_primary_or_unique_and_never_null():
     assert Index(name="u", unique=True).identifies
     assert not Index(name="u", unique=True, nullable=True).identifies
     assert not Index(name="k").identifies
+
+
+GENERATED = TableSchema(
+    database="shop",
+    table="orders",
+    columns=(
+        Column.of_type("id", "int", nullable=False),
+        Column.of_type("v", "int", nullable=False, generated="virtual"),
+        Column.of_type("s", "int", nullable=False, generated="stored"),
+    ),
+    indexes=(
+        Index(name="uv", unique=True, columns=("v",)),
+        Index(name="us", unique=True, columns=("s",)),
+    ),
+    charset="utf8mb4",
+    collation="utf8mb4_bin",
+    partitioning=Partitioning(
+        method="list",
+        by=("`s`",),
+        partitions=(Partition(name="p", values=(("1",), ("NULL",))), Partition(name="rest")),
+    ),
+)
+
+
+def test_what_a_statement_told_survives_the_json_form():
+    assert TableSchema.from_json(GENERATED.to_json()) == GENERATED
+
+
+def test_a_virtual_column_identifies_no_row():
+    assert GENERATED.handle_key() == ("s",)
+    assert GENERATED.flags("v") == Flag.BINARY | Flag.GENERATED | Flag.UNIQUE_KEY
+
+
+@pytest.mark.parametrize(
+    "partitioning",
+    [
+        [],
+        {"by": []},
+        {"method": 5},
+        {"method": "range", "partitions": [5]},
+        {"method": "hash", "by": 5},
+    ],
+)
+def test_partitions_of_another_form_are_refused(partitioning):
+    with pytest.raises(SchemaError):
+        TableSchema.from_json({"partitioning": partitioning})
+
+
+def test_an_index_that_simple_made_up_is_none_of_the_tables_own():
+    unique = Index(name="u", unique=True, columns=("a",))
+    made_up = Index(name="primary", unique=True, primary=True, columns=("a",))
+    table = TableSchema(database="d", table="t", indexes=(unique, made_up))
+    assert table.own_indexes == (unique,)
+    assert TableSchema(database="d", table="t").own_indexes is None
