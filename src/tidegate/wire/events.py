@@ -21,18 +21,17 @@ from tidegate.model import (
     Event,
     EventFlag,
     Insert,
-    MySQLType,
     Position,
     SchemaSeen,
     TableSchema,
     Update,
     Watermark,
 )
+from tidegate.wire.bit_sets import unsigned_bit_sets
 from tidegate.wire.checksum import verify
 from tidegate.wire.shapes import Shape, ShapeBook
 
 _ROW_CHANGES = {"insert": Insert, "update": Update, "delete": Delete}
-_BIT_SETS = (MySQLType.BIT, MySQLType.SET)
 
 
 class EventReader:
@@ -54,7 +53,8 @@ class EventReader:
 
     def _rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
         self.shapes.add(batch)
-        rows: list[dict[str, Any]] = verify(batch, self.shapes).to_pylist()
+        verified = verify(unsigned_bit_sets(batch, self.shapes), self.shapes)
+        rows: list[dict[str, Any]] = verified.to_pylist()
         return rows
 
     def _event(self, row: dict[str, Any]) -> Event:
@@ -219,10 +219,4 @@ def _before(row: dict[str, Any], shape: Shape) -> dict[str, str | None] | None:
 
 
 def _values(shape: Shape, texts: list[str | None]) -> dict[str, str | None]:
-    values = {column.name: text for column, text in zip(shape.columns, texts, strict=True)}
-    for column in shape.columns:
-        # Avro has only signed longs: the top bit of a BIT(64) or SET shows once the type is known.
-        text = values[column.name]
-        if column.code in _BIT_SETS and text is not None and text.startswith("-"):
-            values[column.name] = str(int(text) + (1 << 64))
-    return values
+    return {column.name: text for column, text in zip(shape.columns, texts, strict=True)}

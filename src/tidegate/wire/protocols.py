@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidegate.model import ConfigError, UnknownProtocol, UnsupportedByProtocol
 from tidegate.wire import codec
 from tidegate.wire.batch import BatchReader, MessageBuilder
+from tidegate.wire.bit_sets import unsigned_bit_sets
 from tidegate.wire.claim_check import open_claim_check
 from tidegate.wire.compression import MAX_EXPANDED_BYTES, compressor, expander
 from tidegate.wire.options import EncodeOptions
@@ -100,6 +101,7 @@ def encode_batch(
     if options.build_ts is None:
         options = replace(options, build_ts=time.time_ns() // 1_000_000)
     book = ShapeBook([batch]) if shapes is None else shapes
+    batch = unsigned_bit_sets(batch, book)
     messages = MessageBuilder(2 * batch.nbytes)  # JSON repeats the names of columns
     compress = compressor(options.compression)
     module.Encoder(options, compress).encode(BatchReader(batch), book, messages)
