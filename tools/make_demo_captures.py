@@ -12,8 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import pyarrow as pa
-from tests.support import corpus
 
+from tests.support import corpus
 from tidegate.wire import decode_batch, encode_batch, write_capture
 
 FOLDER = Path("src/tidegate/cli/captures")

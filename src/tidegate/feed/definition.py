@@ -16,7 +16,15 @@ from tidegate.feed.statement import Statement, Unreadable
 from tidegate.model import sql
 from tidegate.model.schema import Column
 from tidegate.model.sql import Token, TokenKind
-from tidegate.model.types import BLOBS, CHARS, INTEGERS, TEMPORALS, MySQLType, code_of
+from tidegate.model.types import (
+    BLOBS,
+    CHARS,
+    DEFAULT_LENGTHS,
+    INTEGERS,
+    TEMPORALS,
+    MySQLType,
+    code_of,
+)
 
 
 class Charset(NamedTuple):
@@ -407,17 +415,7 @@ _BINARY_TWINS = {"char": "binary", "varchar": "varbinary"} | {
 }
 # Length where none is given; that of an integer is one less where it has no sign, save BIGINT's.
 _LENGTHS: dict[int, int] = {
-    MySQLType.TINY: 4,
-    MySQLType.SHORT: 6,
-    MySQLType.INT24: 9,
-    MySQLType.LONG: 11,
-    MySQLType.LONGLONG: 20,
-    MySQLType.FLOAT: 12,
-    MySQLType.DOUBLE: 22,
-    MySQLType.NEWDECIMAL: 10,
-    MySQLType.BIT: 1,
-    MySQLType.STRING: 1,
-    MySQLType.VARCHAR: 5,
+    **DEFAULT_LENGTHS,
     MySQLType.JSON: 4294967295,
     MySQLType.VECTOR: -1,
 }

@@ -293,8 +293,8 @@ def _suffix(code: int, unsigned: bool, zerofill: bool) -> str:
     return (" unsigned" if unsigned else "") + (" zerofill" if zerofill else "")
 
 
-# The display width that stands for a length the schema does not tell (-1 or absent).
-_DEFAULT_LENGTH: dict[int, int] = {
+# The length where none is given or told (-1 or absent).
+DEFAULT_LENGTHS: dict[int, int] = {
     MySQLType.TINY: 4,
     MySQLType.SHORT: 6,
     MySQLType.INT24: 9,
@@ -333,7 +333,7 @@ def _params(code: int, length: int | None, decimals: int | None, elements: Itera
         # TiDB escapes these four characters and no others, not even the backslash.
         return "(" + ",".join(f"'{element.translate(_SQL_QUOTED)}'" for element in elements) + ")"
     known = length is not None and length >= 0
-    width = length if known else _DEFAULT_LENGTH.get(code)
+    width = length if known else DEFAULT_LENGTHS.get(code)
     digits = decimals if decimals is not None and decimals > 0 else 0
     if code in TEMPORALS:
         return f"({digits})" if digits and code not in (MySQLType.DATE, MySQLType.NEWDATE) else ""
