@@ -86,6 +86,11 @@ class ShapeBook:
             self._schemas[key] = schema
             self._resolved.clear()
 
+    def forget_schema(self, database: str, table: str, version: int) -> None:
+        """Drops a table schema that no row needs any more."""
+        if self._schemas.pop((database, table, version), None) is not None:
+            self._resolved.clear()
+
     def schema(self, database: str, table: str, version: int) -> TableSchema | None:
         """The table schema of that version, if it has been seen."""
         return self._schemas.get((database, table, version))

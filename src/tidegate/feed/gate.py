@@ -1,0 +1,375 @@
+"""The gate: which changes of a feed may be applied now, so that tables always show one instant.
+
+`resolved_ts` is the minimum over all partitions of their highest watermark. Rows and DDL at or
+below it are released, later ones are held, and those below what has been applied are re-deliveries.
+At equality the documents and the practice of TiCDC differ, so a change that comes late with
+`commit_ts = applied_ts` is still released, unless a DDL of its table was applied at that instant:
+rows at a DDL's commit_ts go before it. No I/O; the state is small and survives as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.model.tso import LOGICAL_BITS, tso_to_datetime
+
+ROW_KINDS = ("insert", "update", "delete")
+GATED_KINDS = (*ROW_KINDS, "ddl")
+SNAPSHOT = "snapshot"
+EVENTUAL = "eventual"
+MAX_JUMP = timedelta(days=366)
+
+_STATE_VERSION = 1
+_REMEMBERED_JUMPS = 100
+
+
+class Source(NamedTuple):
+    """A partition of a topic; the topic is empty where the caller did not say."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A watermark that was not obeyed because it is too far ahead of `reference`."""
+
+    source: Source
+    watermark: int
+    reference: int
+
+    def __str__(self) -> str:
+        topic, partition = self.source
+        place = f"partition {partition}" + (f" of topic {topic!r}" if topic else "")
+        return (
+            f"The watermark {self.watermark} ({_instant(self.watermark)}) of {place} is far ahead "
+            f"of {self.reference} ({_instant(self.reference)}) and is not obeyed unless the next "
+            "one of this partition confirms it."
+        )
+
+
+class DdlId(NamedTuple):
+    """What tells one DDL from another, whichever partition it came from."""
+
+    commit_ts: int
+    database: str
+    table: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """One boolean an event of a batch; all false for watermarks, schemas and errors."""
+
+    released: pa.BooleanArray
+    held: pa.BooleanArray
+    redelivered: pa.BooleanArray
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A batch or table cut in three; watermarks, schemas and errors are in none of them."""
+
+    released: pa.Table
+    held: pa.Table
+    redelivered: pa.Table
+
+
+@dataclass(slots=True)
+class _Partition:
+    watermark: int = 0
+    suspect: int | None = None
+
+
+@dataclass(slots=True)
+class _Applied:
+    """What was done at `ts` itself: DDL, and the tables whose rows at `ts` come too late."""
+
+    ts: int = 0
+    ddl: set[DdlId] = field(default_factory=set)
+    tables: set[tuple[str, str]] = field(default_factory=set)
+
+
+class Gate:
+    """Follows the watermarks of a feed and says what they release.
+
+    `partitions` are all partitions of the feed's topics; those that have said nothing yet count as
+    0. One that is first seen in a batch is added. `resolved_ts` never goes back: after a partition
+    was added it stands still until that partition has caught up.
+
+    `watermarks=False` is for feeds that carry none (Canal-JSON without the TiDB extension):
+    `consistency` is then `eventual`, everything is released as it comes, and nothing is held.
+
+    A watermark more than `max_jump` ahead of all that is known (the highest watermark obeyed so
+    far, or `start_ts`, or what was applied) is reported in `jumps` and not obeyed at once, for a
+    damaged one would release everything for years. It is obeyed when the next watermark of that
+    partition confirms it by being no lower, and no jump from it: so a feed that really was paused
+    for years waits for one watermark more. The first watermark of a feed of which nothing is known
+    (no `start_ts`) is believed.
+    """
+
+    def __init__(
+        self,
+        partitions: Iterable[Source | tuple[str, int]] = (),
+        *,
+        watermarks: bool = True,
+        start_ts: int = 0,
+        max_jump: timedelta = MAX_JUMP,
+    ) -> None:
+        self.has_watermarks = watermarks
+        self.max_jump = max_jump
+        self.went_back = 0
+        """How many watermarks were lower than one before them in their partition."""
+        self.jump_count = 0
+        self.jumps: list[Jump] = []
+        """The first hundred watermarks that were not obeyed at once; `jump_count` counts all."""
+        self._start_ts = start_ts
+        self._partitions: dict[Source, _Partition] = {}
+        self._resolved_ts = 0
+        self._applied = _Applied()
+        self.add_partitions(partitions)
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    @property
+    def consistency(self) -> str:
+        """`snapshot` where watermarks say what is complete, else `eventual`."""
+        return SNAPSHOT if self.has_watermarks else EVENTUAL
+
+    @property
+    def resolved_ts(self) -> int:
+        """Every change up to here has arrived; 0 until every partition has had a watermark."""
+        return self._resolved_ts
+
+    @property
+    def applied_ts(self) -> int:
+        """Every change up to here has been applied, as `mark_applied` was told."""
+        return self._applied.ts
+
+    @property
+    def watermarks(self) -> dict[Source, int]:
+        """The highest watermark of every partition, 0 for those that are silent so far."""
+        return {source: state.watermark for source, state in self._partitions.items()}
+
+    @property
+    def silent(self) -> tuple[Source, ...]:
+        """The partitions without a watermark so far."""
+        return tuple(source for source, ts in self.watermarks.items() if ts == 0)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def add_partitions(self, partitions: Iterable[Source | tuple[str, int]]) -> None:
+        """Makes partitions known; those already known stay as they are."""
+        for topic, partition in partitions:
+            self._partitions.setdefault(Source(topic, partition), _Partition())
+
+    def observe(self, batch: pa.RecordBatch | pa.Table) -> int:
+        """Takes in the watermarks of a batch, in its order, and gives the new `resolved_ts`."""
+        table = _table(batch, "topic", "partition", "kind", "commit_ts")
+        sources = table.group_by(["topic", "partition"]).aggregate([]).to_pylist()
+        self.add_partitions(sorted(_source(row) for row in sources))
+        marks = table.filter(pc.equal(table["kind"], "watermark")).to_pylist()
+        for row in marks:
+            if row["commit_ts"] is not None:
+                self._take(_source(row), row["commit_ts"])
+        self._resolve()
+        return self._resolved_ts
+
+    def observe_watermark(self, source: Source | tuple[str, int], watermark: int) -> int:
+        """Takes in one watermark and gives the new `resolved_ts`."""
+        self._take(Source(*source), watermark)
+        self._resolve()
+        return self._resolved_ts
+
+    def mark_applied(
+        self,
+        ts: int,
+        ddl: Iterable[DdlId] = (),
+        tables: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Says that everything up to `ts` has been applied; what is below is then re-delivered.
+
+        `ddl` are those that were applied, `tables` all that they touched beyond the tables they
+        name (both names of a rename). Only what happened at `ts` itself is remembered. A `ts` lower
+        than before changes nothing.
+        """
+        if ts < self._applied.ts:
+            return
+        if ts > self._applied.ts:
+            self._applied = _Applied(ts)
+        done = [entry for entry in ddl if entry.commit_ts == ts]
+        self._applied.ddl.update(done)
+        self._applied.tables.update((entry.database, entry.table) for entry in done)
+        if done:
+            self._applied.tables.update(tables)
+
+    def _take(self, source: Source, watermark: int) -> None:
+        state = self._partitions.setdefault(source, _Partition())
+        if watermark < state.watermark:
+            self.went_back += 1
+            return
+        suspect, state.suspect = state.suspect, None
+        if self._is_jump(watermark, self._reference()):
+            confirmed = suspect is not None and watermark >= suspect
+            if not confirmed or self._is_jump(watermark, suspect or 0):
+                state.suspect = watermark
+                self._report(Jump(source, watermark, self._reference()))
+                return
+        state.watermark = watermark
+
+    def _reference(self) -> int:
+        marks = (state.watermark for state in self._partitions.values())
+        return max(self._start_ts, self._applied.ts, *marks, 0)
+
+    def _is_jump(self, watermark: int, reference: int) -> bool:
+        limit = int(self.max_jump / timedelta(milliseconds=1)) << LOGICAL_BITS
+        return reference > 0 and watermark - reference > limit
+
+    def _report(self, jump: Jump) -> None:
+        self.jump_count += 1
+        if len(self.jumps) < _REMEMBERED_JUMPS:
+            self.jumps.append(jump)
+
+    def _resolve(self) -> None:
+        if self.has_watermarks and self._partitions:
+            lowest = min(state.watermark for state in self._partitions.values())
+            self._resolved_ts = max(self._resolved_ts, lowest)
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def masks(self, batch: pa.RecordBatch | pa.Table) -> Masks:
+        """What is released, held and re-delivered, each event in at most one of them."""
+        table = _table(batch, "kind", "commit_ts", "database", "table", "ddl")
+        gated = pc.is_in(table["kind"], pa.array(GATED_KINDS))
+        if not self.has_watermarks:
+            never = pc.and_(gated, False)
+            return Masks(_array(gated), _array(never), _array(never))
+        ts = table["commit_ts"]
+        old = pc.or_(_true(pc.less(ts, self.applied_ts)), self._too_late(table))
+        ripe = _true(pc.less_equal(ts, self._resolved_ts))
+        redelivered = pc.and_(gated, old)
+        released = pc.and_(pc.and_(gated, ripe), pc.invert(old))
+        held = pc.and_(gated, pc.invert(pc.or_(released, redelivered)))
+        return Masks(_array(released), _array(held), _array(redelivered))
+
+    def split(self, batch: pa.RecordBatch | pa.Table) -> Split:
+        """The events that are released, held and re-delivered, in the batch's order."""
+        table = _table(batch)
+        masks = self.masks(table)
+        return Split(
+            table.filter(masks.released),
+            table.filter(masks.held),
+            table.filter(masks.redelivered),
+        )
+
+    def _too_late(self, table: pa.Table) -> pa.ChunkedArray:
+        """Events at `applied_ts` itself that a DDL applied at that instant forbids."""
+        at = _true(pc.equal(table["commit_ts"], self.applied_ts))
+        if not self._applied.ddl or not pc.any(at).as_py():
+            return pc.and_(at, False)
+        late = []
+        for row in table.filter(at).to_pylist():
+            database, name = row["database"] or "", row["table"] or ""
+            if row["kind"] == "ddl":
+                late.append(ddl_id(row) in self._applied.ddl)
+            else:
+                tables = self._applied.tables
+                late.append((database, name) in tables or (database, "") in tables)
+        return pc.replace_with_mask(_array(at), _array(at), pa.array(late, pa.bool_()))
+
+    # --- restarts ---------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The state for `from_json`; equal states give equal text."""
+        return json.dumps(
+            {
+                "version": _STATE_VERSION,
+                "watermarks": self.has_watermarks,
+                "maxJumpSeconds": self.max_jump.total_seconds(),
+                "startTs": self._start_ts,
+                "resolvedTs": self._resolved_ts,
+                "appliedTs": self._applied.ts,
+                "appliedDdl": sorted(self._applied.ddl),
+                "appliedTables": sorted(self._applied.tables),
+                "wentBack": self.went_back,
+                "jumpCount": self.jump_count,
+                "jumps": [[*jump.source, jump.watermark, jump.reference] for jump in self.jumps],
+                "partitions": [
+                    [*source, state.watermark, state.suspect]
+                    for source, state in sorted(self._partitions.items())
+                ],
+            },
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Gate:
+        """The gate whose state this is."""
+        told: dict[str, Any] = json.loads(text)
+        if told.get("version") != _STATE_VERSION:
+            raise ValueError(
+                f"The gate's state has version {told.get('version')!r}, not {_STATE_VERSION}: "
+                "it was saved by another version of Tidegate."
+            )
+        gate = cls(
+            watermarks=told["watermarks"],
+            start_ts=told["startTs"],
+            max_jump=timedelta(seconds=told["maxJumpSeconds"]),
+        )
+        gate._resolved_ts = told["resolvedTs"]
+        gate._applied = _Applied(
+            told["appliedTs"],
+            {DdlId(*entry) for entry in told["appliedDdl"]},
+            {(database, table) for database, table in told["appliedTables"]},
+        )
+        gate.went_back = told["wentBack"]
+        gate.jump_count = told["jumpCount"]
+        gate.jumps = [
+            Jump(Source(topic, partition), watermark, reference)
+            for topic, partition, watermark, reference in told["jumps"]
+        ]
+        gate._partitions = {
+            Source(topic, partition): _Partition(watermark, suspect)
+            for topic, partition, watermark, suspect in told["partitions"]
+        }
+        return gate
+
+
+def ddl_id(row: dict[str, Any]) -> DdlId:
+    """The identity of a DDL row of a change batch."""
+    query = (row["ddl"] or {}).get("query") or ""
+    return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", query)
+
+
+def _instant(tso: int) -> str:
+    return tso_to_datetime(tso).isoformat(timespec="seconds")
+
+
+def _source(row: dict[str, Any]) -> Source:
+    return Source(row["topic"] or "", row["partition"] or 0)
+
+
+def _table(batch: pa.RecordBatch | pa.Table, *columns: str) -> pa.Table:
+    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    return table.select(list(columns)) if columns else table
+
+
+def _true(mask: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A comparison with null is not true."""
+    return pc.fill_null(mask, False)
+
+
+def _array(mask: pa.ChunkedArray) -> pa.BooleanArray:
+    if isinstance(mask, pa.ChunkedArray):
+        mask = mask.combine_chunks()
+    if isinstance(mask, pa.ChunkedArray):  # of a table without chunks
+        return pa.array([], pa.bool_())
+    return mask

@@ -1,0 +1,133 @@
+"""The order in which released changes are applied, whatever partitions they came by.
+
+Changes go by commit_ts; at one commit_ts rows go before DDL. Within a transaction the rows of a
+table go delete, update, insert, as TiCDC sorts them when it splits an update of a key, and rows of
+one kind in the order of their partition. A DDL that was broadcast to all partitions, or sent
+again, is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.feed.gate import GATED_KINDS, DdlId, ddl_id
+
+_RANKED_KINDS = pa.array(["delete", "update", "insert", "ddl"])
+_POSITION = ("topic", "partition", "offset", "event")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Rows, then the DDL that follows them; None after the last rows.
+
+    The rows may be those of many transactions: no DDL comes between them.
+    """
+
+    rows: pa.Table
+    ddl: dict[str, Any] | None = None
+
+    @property
+    def ddl_id(self) -> DdlId | None:
+        """What tells the DDL from others."""
+        return None if self.ddl is None else ddl_id(self.ddl)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """All that was committed at one commit_ts: rows, or DDL, or rows and then DDL."""
+
+    commit_ts: int
+    rows: pa.Table
+    ddl: pa.Table
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    """Rows and DDL in the order in which to apply them, every DDL once; nothing else.
+
+    Where rows stand in the table does not matter, only what they say: any interleaving of the
+    partitions gives the same. Rows that were sent again stay, for applying them is idempotent.
+    """
+    table = table.filter(pc.is_in(table["kind"], pa.array(GATED_KINDS)))
+    table = once(table)
+    is_ddl = pc.equal(table["kind"], "ddl")
+    nothing = pa.scalar(None, pa.string())
+    keys = {
+        "commit_ts": table["commit_ts"],
+        "phase": pc.cast(is_ddl, pa.int8()),
+        # DDL at one commit_ts goes as it was sent: the table it names says nothing of its order.
+        "database": pc.if_else(is_ddl, nothing, table["database"]),
+        "table": pc.if_else(is_ddl, nothing, table["table"]),
+        "rank": pc.index_in(table["kind"], _RANKED_KINDS),
+        **{name: table[name] for name in _POSITION},
+    }
+    return table.take(_sorted(pa.table(keys)))
+
+
+def once(table: pa.Table) -> pa.Table:
+    """The table without the copies of a DDL; the one of the lowest partition and offset stays."""
+    if table.num_rows == 0:
+        return table
+    places = pa.array(range(table.num_rows), pa.int64())
+    is_ddl = pc.equal(table["kind"], "ddl").combine_chunks()
+    there = places.filter(is_ddl)
+    if len(there) < 2:
+        return table
+    columns = ["commit_ts", "database", "table", "ddl", *_POSITION]
+    found = table.select(columns).take(there)
+    order = _sorted(found.select(list(_POSITION)))
+    places_in_order = there.take(order).to_pylist()
+    seen: set[DdlId] = set()
+    copies = []
+    for place, row in zip(places_in_order, found.take(order).to_pylist(), strict=True):
+        identity = ddl_id(row)
+        if identity in seen:
+            copies.append(place)
+        seen.add(identity)
+    if not copies:
+        return table
+    return table.filter(pc.invert(pc.is_in(places, pa.array(copies, pa.int64()))))
+
+
+def steps(table: pa.Table) -> Iterator[Step]:
+    """What to do one after the other: the table in order, cut behind every DDL."""
+    ordered = in_order(table)
+    start = 0
+    for place in _places_of_ddl(ordered):
+        yield Step(ordered.slice(start, place - start), ordered.slice(place, 1).to_pylist()[0])
+        start = place + 1
+    if start < ordered.num_rows:
+        yield Step(ordered.slice(start))
+
+
+def transactions(table: pa.Table) -> Iterator[Transaction]:
+    """The table in order, a commit_ts at a time.
+
+    A transaction is whole only if all of it was released: give what a gate released at once.
+    """
+    ordered = in_order(table)
+    if ordered.num_rows == 0:
+        return
+    timestamps = ordered["commit_ts"].to_pylist()
+    starts = [
+        place for place, ts in enumerate(timestamps) if place == 0 or ts != timestamps[place - 1]
+    ]
+    for start, end in zip(starts, [*starts[1:], len(timestamps)], strict=True):
+        part = ordered.slice(start, end - start)
+        is_ddl = pc.equal(part["kind"], "ddl")
+        yield Transaction(timestamps[start], part.filter(pc.invert(is_ddl)), part.filter(is_ddl))
+
+
+def _places_of_ddl(table: pa.Table) -> list[int]:
+    found: list[int] = pc.indices_nonzero(pc.equal(table["kind"], "ddl")).to_pylist()
+    return found
+
+
+def _sorted(keys: pa.Table) -> pa.Array:
+    """Indices by all columns of `keys`, stable."""
+    order = [(name, "ascending") for name in keys.column_names]
+    return pc.sort_indices(keys, sort_keys=order)
