@@ -171,7 +171,7 @@ static inline int tg_uvarint_of(const uint8_t *p, size_t n, const uint8_t *limit
     unsigned shift = 0;
     if (TG_LIKELY(n - 1 < 8 && limit - p >= 8)) {
         uint64_t word = tg_load_le64(p) & (~(uint64_t)0 >> (64 - 8 * n));
-        if ((word & high) != (high & ((uint64_t)1 << (8 * n - 8)) - 1)) return -1;
+        if ((word & high) != (high & (((uint64_t)1 << (8 * n - 8)) - 1))) return -1;
         word &= ~high;
         word = (word & 0x7f007f007f007f00u) >> 1 | (word & 0x007f007f007f007fu);
         word = (word & 0x3fff00003fff0000u) >> 2 | (word & 0x00003fff00003fffu);

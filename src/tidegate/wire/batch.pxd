@@ -128,6 +128,10 @@ cdef struct Message:
     const uint8_t *value_limit
 
 
+# Canal's word for TiDB's code of a DDL action; it lives as long as the module.
+cdef const Span *ddl_word(uint8_t code) noexcept nogil
+
+
 cdef class BatchBuilder:
     cdef Cells after
     cdef Cells before

@@ -12,6 +12,7 @@ from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.model.ddl import canal_ddl_type
 from tidegate.model.types import type_name
 from tidegate.wire.change import CHANGE_SCHEMA, KINDS, MESSAGE_SCHEMA
 
@@ -98,6 +99,26 @@ def _fill_type_texts() -> None:
 
 
 _fill_type_texts()
+
+
+cdef Span _ddl_spans[256]
+
+
+def _fill_ddl_words() -> None:
+    cdef bytes word
+    cdef int code
+    for code in range(256):
+        word = canal_ddl_type(code).encode()
+        _kept_alive.append(word)
+        _ddl_spans[code].p = word
+        _ddl_spans[code].n = len(word)
+
+
+_fill_ddl_words()
+
+
+cdef const Span *ddl_word(uint8_t code) noexcept nogil:
+    return &_ddl_spans[code]
 
 
 cdef Span _kind_spans[7]
