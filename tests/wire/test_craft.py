@@ -702,6 +702,25 @@ def test_old_values_not_carried_are_not_written():
     assert (event["before"], event["before_missing"]) == (["1", None, None], b"\x02")
 
 
+@pytest.mark.parametrize(
+    "old",
+    [{"before": None}, {"before": [None, None], "before_missing": b"\x03"}],
+)
+def test_an_update_of_which_nothing_old_is_known_is_written_with_its_handle_key(old):
+    [message] = encode(shape_row(1, COLUMNS), row("update", after=["1", "x"], **old))
+    [event] = events(message)
+    assert (event["kind"], event["before"], event["before_missing"]) == (
+        "update",
+        ["1", None],
+        b"\x02",
+    )
+
+
+def test_without_a_handle_key_such_an_update_reads_as_an_insert():
+    [message] = encode(shape_row(1, [column("a", 3)]), row("update", after=["1"]))
+    assert events(message)[0]["kind"] == "insert"
+
+
 # --- what cannot be written ------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint16
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from tidegate.model import EncodeError, Flag, SchemaNotSeen, action_code, canal_ddl_type, type_flags
+from tidegate.model import EncodeError, Flag, SchemaNotSeen, action_code, type_flags
 
 from tidegate.wire.batch cimport (
     FLAG_CORRUPTED,
@@ -32,6 +32,7 @@ from tidegate.wire.batch cimport (
     Row,
     ShapeColumn,
     StringsView,
+    ddl_word,
     long_at,
     row_init,
     string_at,
@@ -145,23 +146,6 @@ cdef enum:
     # what a decoder remembers
     KNOWN_DICTIONARIES = 64
     KNOWN_GROUPS = 8
-
-cdef Span _ddl_words[256]
-_ddl_words_alive = []
-
-
-def _fill_ddl_words() -> None:
-    """Canal's words for the DDL type codes."""
-    cdef bytes word
-    for code in range(256):
-        word = canal_ddl_type(code).encode()
-        _ddl_words_alive.append(word)
-        _ddl_words[code].p = word
-        _ddl_words[code].n = len(word)
-
-
-_fill_ddl_words()
-
 
 # --- decoding ------------------------------------------------------------------------------------
 
@@ -584,7 +568,7 @@ cdef class Decoder(BatchDecoder):
         if row.names < 0 or extra == NULL or self.out.keep(&query, &extra.query) < 0:
             return fail(c, FAULT_MEMORY)
         extra.ddl_code = <int32_t>code
-        extra.ddl_type = _ddl_words[code]
+        extra.ddl_type = ddl_word(<uint8_t>code)[0]
         return self.out.add_row(c, &row)
 
     cdef void _name_or_null(self, int64_t term, Span *out) noexcept nogil:
@@ -1217,6 +1201,12 @@ cdef class Encoder:
         if has_before:
             self._view(&reader.before, row, plan, &before)
             self._pick_old(reader, row, kind, plan, &fresh)
+        if kind == KIND_UPDATE and fresh.old_count == 0 and plan.handle_count:
+            # An update of which nothing old is known. It would read as an insert, but its handle key
+            # did not change: TiCDC makes a delete and an insert of an update that changes it.
+            before = after
+            self._pick_handles(plan, &fresh)
+        if fresh.old_count:
             self._make_room(plan, &before)
             if fresh.old_picks >= 0:
                 picks = <const int32_t *>self.picks.data + fresh.old_picks
@@ -1275,10 +1265,7 @@ cdef class Encoder:
         cdef int32_t i
         fresh.old_count = plan.count
         if kind == KIND_DELETE and self.delete_handle_only and plan.handle_count:
-            fresh.old_picks = <int32_t>(self.picks.used // 4)
-            fresh.old_count = plan.handle_count
-            if buffer_add(&self.picks, <const uint8_t *>plan.handles, 4 * <size_t>plan.handle_count) < 0:
-                raise MemoryError
+            self._pick_handles(plan, fresh)
         elif string_at(&reader.missing, row, &missing):
             fresh.old_picks = <int32_t>(self.picks.used // 4)
             fresh.old_count = 0
@@ -1291,6 +1278,13 @@ cdef class Encoder:
                 raise _refusal(
                     self.shapes[self.plan], f"the delete in row {row} of the batch has no values"
                 )
+        return 0
+
+    cdef int _pick_handles(self, const Plan *plan, Pending *fresh) except -1:
+        fresh.old_picks = <int32_t>(self.picks.used // 4)
+        fresh.old_count = plan.handle_count
+        if buffer_add(&self.picks, <const uint8_t *>plan.handles, 4 * <size_t>plan.handle_count) < 0:
+            raise MemoryError
         return 0
 
     cdef void _estimate(self, const Plan *plan, const Pending *row) noexcept nogil:

@@ -1,0 +1,19 @@
+"""Types of the compiled module."""
+
+from collections.abc import Callable
+
+from tidegate.wire.batch import BatchReader, MessageBuilder
+from tidegate.wire.batch import Decoder as BatchDecoder
+from tidegate.wire.options import EncodeOptions
+from tidegate.wire.shapes import ShapeBook
+
+OPTIONS: frozenset[str]
+
+class Decoder(BatchDecoder):
+    def __init__(self, out: object = None, *, encoding: str | None = None) -> None: ...
+
+class Encoder:
+    def __init__(
+        self, options: EncodeOptions, compress: Callable[[bytes], bytes] | None
+    ) -> None: ...
+    def encode(self, reader: BatchReader, shapes: ShapeBook, messages: MessageBuilder) -> None: ...
