@@ -53,7 +53,7 @@ _GO_ESCAPES = str.maketrans(
 
 def go_json(value: Any) -> bytes:
     """JSON text as Go's encoding/json writes it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.translate(_GO_ESCAPES).encode()
 
 
