@@ -130,6 +130,7 @@ from tidegate.wire.text cimport (
     tg_go_quote,
     tg_go_unquote,
     tg_hash,
+    tg_is_digit,
     tg_load_le64,
     tg_parse_double,
     tg_parse_float,
@@ -204,6 +205,17 @@ cdef extern from * nogil:
         return n;
     }
 
+    /* A number of up to three digits from the low bytes of a word, without branches that depend on
+     * how many there are; *digits is 0 if there is none, or a zero before others. */
+    static inline uint32_t open_short_number(uint64_t word, int *digits) {
+        uint32_t parts = ((uint32_t)word & 0xffffffu) ^ 0x303030u;
+        uint32_t others = (parts | (parts + 0x767676u)) & 0x808080u;
+        int count = tg_ctz64(others | 0x80000000u) / 8;
+        uint32_t aligned = parts << (8 * (3 - count)) & 0xffffffu;
+        *digits = count > 1 && (parts & 0xffu) == 0 ? 0 : count;
+        return (aligned & 0xffu) * 100 + (aligned >> 8 & 0xffu) * 10 + (aligned >> 16);
+    }
+
     /* Whether the n bytes at p and q are the same. */
     static inline int open_same(const uint8_t *p, const uint8_t *q, size_t n) {
     #ifdef TG_SSE2
@@ -241,6 +253,7 @@ cdef extern from * nogil:
     }
     """
     size_t open_integer(const uint8_t *p, const uint8_t *end, const uint8_t *limit, uint8_t *dst) noexcept
+    uint32_t open_short_number(uint64_t word, int *digits) noexcept
     bint open_same(const uint8_t *p, const uint8_t *q, size_t n) noexcept
     uint64_t open_name_hash(const uint8_t *p, size_t n) noexcept
 
@@ -624,6 +637,7 @@ cdef class Decoder(batch.Decoder):
     cdef Buffer slots           # int32: hash table over column names
     cdef Buffer shape_columns   # ShapeColumn
     cdef Buffer aside           # bytes of a value on their way
+    cdef const uint8_t *event_at    # where the value of the event being read begins
 
     def __dealloc__(self):
         cdef int i
@@ -1194,6 +1208,7 @@ cdef class Decoder(batch.Decoder):
         memset(&delete, 0, sizeof(Section))
         memset(&previous, 0, sizeof(Section))
         self.columns.used = 0
+        self.event_at = c.p
         if left(c) == 0:
             if key.location.p == NULL:
                 return fail(c, FAULT_EMPTY)
@@ -1322,7 +1337,8 @@ cdef class Decoder(batch.Decoder):
         cdef unsigned int high = 0
         cdef size_t run
         cdef uint64_t word
-        cdef uint32_t number, first
+        cdef uint32_t number
+        cdef int digits = 0
         cdef uint8_t letter
         cdef uint8_t text[32]
         cdef bint handle = False
@@ -1385,30 +1401,18 @@ cdef class Decoder(batch.Decoder):
                     p += run
                 column.value_end = p
             elif letter == c't' or letter == c'f':
-                # One to three digits, which are in the word already.
-                number = <uint32_t>(word >> 40) - 0x303030
-                first = number & 0xff
-                if first > 9:
-                    return False
-                number >>= 8
-                p += 1
-                if (number & 0xff) <= 9 and first != 0:
-                    first = first * 10 + (number & 0xff)
-                    number >>= 8
-                    p += 1
-                    if (number & 0xff) <= 9:
-                        first = first * 10 + (number & 0xff)
-                        p += 1
-                if p >= end or <uint8_t>(p[0] - 48) <= 9:
+                number = open_short_number(word >> 40, &digits)
+                p += digits
+                if digits == 0 or p >= end or tg_is_digit(p[0]):
                     return False
                 if letter == c't':
-                    if column.code >= 0 or first > 255:
+                    if column.code >= 0 or number > 255:
                         return False
-                    column.code = <int32_t>first
+                    column.code = <int32_t>number
                 else:
                     if column.flags >= 0:
                         return False
-                    column.flags = <int32_t>first
+                    column.flags = <int32_t>number
             elif letter == c'h':
                 if handle or end - p < 6 or memcmp(p, b"true", 4) != 0:
                     return False
@@ -1565,6 +1569,8 @@ cdef class Decoder(batch.Decoder):
             return -1
         if cells_reserve(cells, main.count) < 0:
             return fail(c, FAULT_MEMORY)
+        if self.reserve_text(c, cells) < 0:
+            return -1
         for i in range(main.count):
             if self.put_cell(c, cells, &columns[i]) < 0:
                 return -1
@@ -1572,8 +1578,9 @@ cdef class Decoder(batch.Decoder):
             return -1
         return self.add_row(c, &row, key)
 
-    cdef int put_cell(self, Cursor *c, Cells *cells, const Column *column) noexcept nogil:
-        """The column's value as the next cell; c.p is left alone, a fault is noted."""
+    cdef inline int put_cell(self, Cursor *c, Cells *cells, const Column *column) noexcept nogil:
+        """The column's value as the next cell; c.p is left alone, a fault is noted. There is room for
+        as many bytes of text as the value has, and 32 more."""
         cdef int reading
         cdef size_t n
         cdef uint8_t *text
@@ -1581,18 +1588,16 @@ cdef class Decoder(batch.Decoder):
             cell_null(cells)
             return 0
         reading = _reading_of(column.code, column.flags)
-        n = <size_t>(column.value_end - column.value_at)
-        if buffer_reserve(&cells.text, n + 32) < 0:
-            return fail(c, FAULT_MEMORY)
         text = cells.text.data + cells.text.used
         if column.seen == SEEN_PLAIN and reading <= READ_TIME:
-            n -= 2
+            n = <size_t>(column.value_end - column.value_at) - 2
             tg_copy(text, column.value_at + 1, n, c.limit)
-            if _text_fits(reading, text, n, text + n + 16):
+            if reading == READ_TEXT or _text_fits(reading, text, n, text + n + 16):
                 cells.text.used += n
                 cell_end(cells)
                 return 0
         elif column.seen == SEEN_INTEGER and reading == READ_INTEGER:
+            n = <size_t>(column.value_end - column.value_at)
             if n <= <size_t>_sure_digits(column.code) or _integer_fits(column.value_at, n, column.code):
                 tg_copy(text, column.value_at, n, c.limit)
                 cells.text.used += n
@@ -1607,6 +1612,12 @@ cdef class Decoder(batch.Decoder):
         if _read_value(&value, &cells.text, &self.aside, reading, column.code) < 0:
             return fail_at(c, value.fault, value.fault_at)
         cell_end(cells)
+        return self.reserve_text(c, cells)
+
+    cdef inline int reserve_text(self, Cursor *c, Cells *cells) noexcept nogil:
+        """Room for all plain values of this event."""
+        if buffer_reserve(&cells.text, <size_t>(c.end - self.event_at) + 64) < 0:
+            return fail(c, FAULT_MEMORY)
         return 0
 
     cdef int32_t find_shape(self, Cursor *c, Key *key, const Column *columns, int32_t count) noexcept nogil:
@@ -1699,6 +1710,8 @@ cdef class Decoder(batch.Decoder):
         if buffer_reserve(&self.places, <size_t>main.count * sizeof(int32_t)) < 0 or \
                 cells_reserve(&self.out.before, main.count) < 0:
             return fail(c, FAULT_MEMORY)
+        if self.reserve_text(c, &self.out.before) < 0:
+            return -1
         places = <int32_t *>self.places.data
         memset(places, 0xff, <size_t>main.count * sizeof(int32_t))
         for i in range(previous.count):
