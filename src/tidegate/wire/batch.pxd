@@ -160,7 +160,6 @@ cdef class BatchBuilder:
     cdef int register_shape(self, Cursor *c, const Span *database, const Span *table,
                             const ShapeColumn *columns, int32_t count) noexcept nogil
     cdef Shape *shape(self, int32_t index) noexcept nogil
-    cdef int _canonical_span(self, const Span *text) noexcept nogil
     cdef void _rehash_shapes(self) noexcept nogil
     cdef Extra *new_extra(self, Row *row) noexcept nogil
     cdef int keep(self, const Span *text, Span *out) noexcept nogil

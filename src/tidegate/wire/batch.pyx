@@ -41,7 +41,7 @@ from tidegate.wire.cursor cimport (
     Span,
     fail,
 )
-from tidegate.wire.jsonwrite cimport STYLE_PLAIN, json_put_string, put_i64
+from tidegate.wire.jsonwrite cimport STYLE_PLAIN, json_put_string, put_i64, tg_copy_writable_run
 from tidegate.wire.text cimport tg_hash, tg_load_le64
 
 # A word for programs and a sentence for people, for each Fault; the sentence follows
@@ -79,26 +79,30 @@ FAULTS = (
     ("value", "this value does not fit its column"),
 )
 
-cdef Span _type_spans[256][4]
+cdef Span _type_members[256][4]
+cdef Span _flag_members[256]
 _kept_alive = []
 
 
-def _fill_type_texts() -> None:
-    """Type names by code and by the two flag bits that matter, BINARY (1) and UNSIGNED (128)."""
+def _fill_type_members() -> None:
+    """`,"type":"bigint","code":8` by code and by the flag bits that matter, BINARY and UNSIGNED; and
+    `,"flags":65` by flags."""
     cdef int code, variant
     cdef bytes text
     for code in range(256):
         for variant in range(4):
-            try:
-                text = type_name(code, (variant & 1) | (128 if variant & 2 else 0)).encode()
-            except (ValueError, KeyError):
-                text = b""
+            name = type_name(code, (variant & 1) | (128 if variant & 2 else 0))
+            text = b',"type":"%b","code":%d' % (name.encode(), code)
             _kept_alive.append(text)
-            _type_spans[code][variant].p = text
-            _type_spans[code][variant].n = len(text)
+            _type_members[code][variant].p = text
+            _type_members[code][variant].n = len(text)
+        text = b',"flags":%d' % code
+        _kept_alive.append(text)
+        _flag_members[code].p = text
+        _flag_members[code].n = len(text)
 
 
-_fill_type_texts()
+_fill_type_members()
 
 
 cdef Span _ddl_spans[256]
@@ -296,12 +300,16 @@ cdef class _Strings:
             else:
                 memcpy(self.text.data + self.text.used, text.p, text.n)
             self.text.used += text.n
+        self.end(text.p != NULL)
+        return 0
+
+    cdef inline void end(self, bint valid) noexcept nogil:
+        """What was put into `text` since the last value is the next one."""
         self.count += 1
         (<int32_t *>self.ends.data)[self.count] = <int32_t>self.text.used
         self.ends.used += 4
-        self.valid.data[self.valid.used] = text.p != NULL
+        self.valid.data[self.valid.used] = valid
         self.valid.used += 1
-        return 0
 
     cdef object finish(self, object type):
         if self.text.used > INT32_MAX:
@@ -459,44 +467,89 @@ cdef class _Rows:
         )
 
 
+cdef inline void _put_known(Buffer *b, const void *text, size_t n) noexcept nogil:
+    """Bytes for which there is room."""
+    memcpy(b.data + b.used, text, n)
+    b.used += n
+
+
+cdef inline int _put_text(Buffer *b, const Span *text) noexcept nogil:
+    """A text of a shape, behind which 16 bytes may be read, as a JSON string; and room for 128 bytes."""
+    cdef size_t run
+    if buffer_reserve(b, text.n + 160) < 0:
+        return -1
+    b.data[b.used] = c'"'
+    run = tg_copy_writable_run(text.p, text.p + text.n, text.p + text.n + 16, b.data + b.used + 1)
+    if run == text.n:
+        b.data[b.used + 1 + run] = c'"'
+        b.used += run + 2
+        return 0
+    if json_put_string(b, text.p, text.n, text.p + text.n, STYLE_PLAIN) < 0:
+        return -1
+    return buffer_reserve(b, 128)
+
+
 cdef int _write_shape(Buffer *b, const Shape *shape) noexcept nogil:
     """The JSON of a shape's schema event."""
     cdef int32_t i
     cdef ShapeColumn *column
-    cdef Span type
+    cdef Span *member
     if buffer_add(b, b'{"columns":[', 12) < 0:
         return -1
     for i in range(shape.count):
         column = &shape.columns[i]
-        if i and buffer_add_byte(b, c',') < 0:
+        if buffer_reserve(b, 128) < 0:
             return -1
-        if buffer_add(b, b'{"name":', 8) < 0:
+        if i:
+            _put_known(b, b',', 1)
+        _put_known(b, b'{"name":', 8)
+        if _put_text(b, &column.name) < 0:
             return -1
-        if json_put_string(b, column.name.p, column.name.n, column.name.p + column.name.n, STYLE_PLAIN) < 0:
-            return -1
-        type = column.type
-        if type.n == 0 and column.code >= 0:
-            type = _type_spans[column.code & 255][
+        if column.type.n:
+            _put_known(b, b',"type":', 8)
+            if _put_text(b, &column.type) < 0:
+                return -1
+            if column.code >= 0:
+                _put_known(b, b',"code":', 8)
+                put_i64(b, column.code)
+        elif column.code >= 0:
+            member = &_type_members[column.code & 255][
                 0 if column.flags < 0 else (column.flags & 1) | ((column.flags >> 6) & 2)
             ]
-        if type.n:
-            if buffer_add(b, b',"type":', 8) < 0 or \
-                    json_put_string(b, type.p, type.n, type.p + type.n, STYLE_PLAIN) < 0:
+            _put_known(b, member.p, member.n)
+        if 0 <= column.flags < 256:
+            _put_known(b, _flag_members[column.flags].p, _flag_members[column.flags].n)
+        elif column.flags >= 0:
+            _put_known(b, b',"flags":', 9)
+            put_i64(b, column.flags)
+        if column.key:
+            _put_known(b, b',"key":true', 11)
+        if column.zone.n:
+            _put_known(b, b',"zone":', 8)
+            if _put_text(b, &column.zone) < 0:
                 return -1
-        if column.code >= 0 and (buffer_add(b, b',"code":', 8) < 0 or put_i64(b, column.code) < 0):
-            return -1
-        if column.flags >= 0 and (buffer_add(b, b',"flags":', 9) < 0 or put_i64(b, column.flags) < 0):
-            return -1
-        if column.key and buffer_add(b, b',"key":true', 11) < 0:
-            return -1
-        if column.zone.n and (
-            buffer_add(b, b',"zone":', 8) < 0
-            or json_put_string(b, column.zone.p, column.zone.n, column.zone.p + column.zone.n, STYLE_PLAIN) < 0
-        ):
-            return -1
-        if buffer_add_byte(b, c'}') < 0:
-            return -1
+        _put_known(b, b'}', 1)
     return buffer_add(b, b']}', 2)
+
+
+cdef inline uint8_t *_canonical_number(uint8_t *place, int32_t value) noexcept nogil:
+    memcpy(place, &value, 4)
+    return place + 4
+
+
+cdef inline uint8_t *_canonical_text(uint8_t *place, const Span *text) noexcept nogil:
+    cdef size_t n = text.n
+    place = _canonical_number(place, -1 if text.p == NULL else <int32_t>n)
+    # Most texts are short: two copies of fixed size, which may overlap, instead of a call.
+    if 8 <= n <= 16:
+        memcpy(place, text.p, 8)
+        memcpy(place + n - 8, text.p + n - 8, 8)
+    elif 4 <= n < 8:
+        memcpy(place, text.p, 4)
+        memcpy(place + n - 4, text.p + n - 4, 4)
+    elif n:
+        memcpy(place, text.p, n)
+    return place + n
 
 
 cdef class BatchBuilder:
@@ -609,11 +662,6 @@ cdef class BatchBuilder:
         self.name_buckets[bucket] = index
         return index
 
-    cdef int _canonical_span(self, const Span *text) noexcept nogil:
-        if buffer_add_i32(&self.canonical, -1 if text.p == NULL else <int32_t>text.n) < 0:
-            return -1
-        return buffer_add(&self.canonical, text.p, text.n)
-
     cdef int register_shape(self, Cursor *c, const Span *database, const Span *table,
                             const ShapeColumn *columns, int32_t count) noexcept nogil:
         """The index of the shape with these columns; spans are copied. -1: a fault, noted in c.
@@ -623,22 +671,28 @@ cdef class BatchBuilder:
         """
         cdef uint64_t h
         cdef size_t bucket
+        cdef size_t size = 8 + database.n + table.n
         cdef int32_t i, index
         cdef Shape *known
         cdef Shape fresh
+        cdef uint8_t *place
         if count > MAX_COLUMNS:
             return fail(c, FAULT_COLUMNS)
-        self.canonical.used = 0
-        if self._canonical_span(database) < 0 or self._canonical_span(table) < 0:
-            return fail(c, FAULT_MEMORY)
         for i in range(count):
-            if self._canonical_span(&columns[i].name) < 0 or \
-                    self._canonical_span(&columns[i].type) < 0 or \
-                    self._canonical_span(&columns[i].zone) < 0 or \
-                    buffer_add_i32(&self.canonical, columns[i].code) < 0 or \
-                    buffer_add_i32(&self.canonical, columns[i].flags) < 0 or \
-                    buffer_add_i32(&self.canonical, columns[i].key) < 0:
-                return fail(c, FAULT_MEMORY)
+            size += 24 + columns[i].name.n + columns[i].type.n + columns[i].zone.n
+        self.canonical.used = 0
+        if buffer_reserve(&self.canonical, size) < 0:
+            return fail(c, FAULT_MEMORY)
+        self.canonical.used = size
+        place = _canonical_text(self.canonical.data, database)
+        place = _canonical_text(place, table)
+        for i in range(count):
+            place = _canonical_text(place, &columns[i].name)
+            place = _canonical_text(place, &columns[i].type)
+            place = _canonical_text(place, &columns[i].zone)
+            place = _canonical_number(place, columns[i].code)
+            place = _canonical_number(place, columns[i].flags)
+            place = _canonical_number(place, columns[i].key)
         h = tg_hash(self.canonical.data, self.canonical.used, 0) & <uint64_t>0x7fffffffffffffff
         bucket = h & (self.shape_bucket_count - 1)
         index = self.shape_buckets[bucket]
@@ -658,12 +712,16 @@ cdef class BatchBuilder:
         if fresh.names < 0 or fresh.columns == NULL or \
                 arena_keep(&self.arena, self.canonical.data, self.canonical.used, &fresh.canonical) < 0:
             return fail(c, FAULT_MEMORY)
+        # The texts stand in the canonical form; something always follows them there.
+        place = <uint8_t *>fresh.canonical.p + 8 + database.n + table.n
         for i in range(count):
             fresh.columns[i] = columns[i]
-            if self.keep(&columns[i].name, &fresh.columns[i].name) < 0 or \
-                    (columns[i].type.n and self.keep(&columns[i].type, &fresh.columns[i].type) < 0) or \
-                    (columns[i].zone.n and self.keep(&columns[i].zone, &fresh.columns[i].zone) < 0):
-                return fail(c, FAULT_MEMORY)
+            fresh.columns[i].name.p = place + 4
+            place += 4 + columns[i].name.n
+            fresh.columns[i].type.p = place + 4
+            place += 4 + columns[i].type.n
+            fresh.columns[i].zone.p = place + 4
+            place += 16 + columns[i].zone.n
         fresh.next = self.shape_buckets[bucket]
         index = <int32_t>(self.shapes.used // sizeof(Shape))
         if buffer_add(&self.shapes, <const uint8_t *>&fresh, sizeof(Shape)) < 0:
@@ -823,31 +881,22 @@ cdef class BatchBuilder:
     def _schemas(self, _Rows rows):
         """The `schema` column: of schema rows their shape, of others what they brought."""
         cdef _Strings column = _Strings(rows.total)
-        cdef Buffer json
-        cdef Span text, none
+        cdef Span none
         cdef const Row *row
         cdef size_t i
         cdef int done = 0
         _no_span(&none)
-        memset(&json, 0, sizeof(Buffer))
         for i in range(rows.total):
             row = rows.at(i)
             if i < rows.seen:
-                json.used = 0
-                done = _write_shape(&json, self.shape(row.shape))
-                done |= buffer_reserve(&json, 16)
-                text.p = json.data
-                text.n = json.used
-                done |= column.add(&text)
+                done = _write_shape(&column.text, self.shape(row.shape))
+                column.end(True)
             elif row.extra >= 0:
                 done = column.add(&(<Extra *>self.extras.data + row.extra).schema)
             else:
                 done = column.add(&none)
             if done < 0:
-                break
-        buffer_free(&json)
-        if done < 0:
-            raise MemoryError
+                raise MemoryError
         return column.finish(pa.string())
 
     def _missing_bits(self, _Rows rows):

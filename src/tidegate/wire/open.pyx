@@ -7,7 +7,7 @@ Protocol document, and the bytes of its encoders where the document is silent or
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from tidegate.model import (
     ClaimCheckError,
@@ -95,7 +95,6 @@ from tidegate.wire.cursor cimport (
     tg_copy,
     tg_copy_plain_run,
     tg_plain_run,
-    tg_same,
 )
 from tidegate.wire.json cimport (
     digits_i64,
@@ -131,8 +130,12 @@ from tidegate.wire.text cimport (
     tg_go_quote,
     tg_go_unquote,
     tg_hash,
+    tg_is_digit,
+    tg_load_le64,
     tg_parse_double,
     tg_parse_float,
+    tg_parse_i64,
+    tg_parse_u64,
     tg_shift_decimal,
     tg_utf8_valid,
 )
@@ -152,51 +155,107 @@ from tidegate.wire.values cimport (
     FORM_YEAR,
     bits_of,
     form_of,
-    signed_fits,
     tg_date_valid,
     tg_datetime_valid,
     tg_decimal_valid,
     tg_time_valid,
-    unsigned_fits,
     year_fits,
 )
 
 cdef extern from * nogil:
     """
+    #include "_text.h"
     #include "_scan.h"
+
+    #ifdef TG_SSE2
+    static inline unsigned open_digit_mask(__m128i block) {
+        __m128i digit = _mm_sub_epi8(block, _mm_set1_epi8('0'));
+        return (unsigned)_mm_movemask_epi8(
+            _mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit));
+    }
+    #endif
 
     /* The integer at p, [-] digits without leading zeros and at most 20 of them: its length with the
      * sign, or 0. It is copied to dst, which needs 32 bytes. What stands behind it is not looked at. */
     static inline size_t open_integer(const uint8_t *p, const uint8_t *end, const uint8_t *limit, uint8_t *dst) {
         size_t sign = p < end && *p == '-';
         size_t n = sign;
-        size_t most = sign + 20;
     #ifdef TG_SSE2
-        if (TG_LIKELY(limit - p >= 16)) {
+        if (TG_LIKELY(limit - p >= 32)) {
             __m128i block = _mm_loadu_si128((const __m128i *)p);
-            __m128i digit = _mm_sub_epi8(block, _mm_set1_epi8('0'));
-            unsigned digits = (unsigned)_mm_movemask_epi8(
-                _mm_cmpeq_epi8(_mm_min_epu8(digit, _mm_set1_epi8(9)), digit));
             _mm_storeu_si128((__m128i *)dst, block);
-            n += (size_t)__builtin_ctz(~(digits >> sign));
-        }
-        if (TG_UNLIKELY(n == sign || n >= 16))
+            n += (size_t)__builtin_ctz(~(open_digit_mask(block) >> sign));
+            if (n == 16) {
+                block = _mm_loadu_si128((const __m128i *)(p + 16));
+                _mm_storeu_si128((__m128i *)(dst + 16), block);
+                n += (size_t)__builtin_ctz(~open_digit_mask(block));
+            }
+            if (end - p < (ptrdiff_t)n) n = (size_t)(end - p);
+        } else
     #endif
         {
-            for (n = 0; n < sign; n++) dst[n] = p[n];
-            while (n < most && end - p > (ptrdiff_t)n && (uint8_t)(p[n] - '0') < 10) {
+            if (sign) *dst = '-';
+            while (n <= sign + 20 && end - p > (ptrdiff_t)n && tg_is_digit(p[n])) {
                 dst[n] = p[n];
                 n++;
             }
-            if (n == most && end - p > (ptrdiff_t)n && (uint8_t)(p[n] - '0') < 10) return 0;
         }
-        if (end - p < (ptrdiff_t)n) n = (size_t)(end - p);
-        if (n == sign) return 0;
-        if (p[sign] == '0' && (n > sign + 1 || sign)) return 0;
+        if (n == sign || n > sign + 20) return 0;
+        if (p[sign] == '0' && n + sign > 1) return 0;
         return n;
+    }
+
+    /* A number of up to three digits from the low bytes of a word, without branches that depend on
+     * how many there are; *digits is 0 if there is none, or a zero before others. */
+    static inline uint32_t open_short_number(uint64_t word, int *digits) {
+        uint32_t parts = ((uint32_t)word & 0xffffffu) ^ 0x303030u;
+        uint32_t others = (parts | (parts + 0x767676u)) & 0x808080u;
+        int count = tg_ctz64(others | 0x80000000u) / 8;
+        uint32_t aligned = parts << (8 * (3 - count)) & 0xffffffu;
+        *digits = count > 1 && (parts & 0xffu) == 0 ? 0 : count;
+        return (aligned & 0xffu) * 100 + (aligned >> 8 & 0xffu) * 10 + (aligned >> 16);
+    }
+
+    /* Whether the n bytes at p and q are the same. */
+    static inline int open_same(const uint8_t *p, const uint8_t *q, size_t n) {
+    #ifdef TG_SSE2
+        if (TG_LIKELY(n >= 16)) {
+            __m128i differ = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(p + n - 16)),
+                                           _mm_loadu_si128((const __m128i *)(q + n - 16)));
+            size_t i;
+            for (i = 0; i + 16 < n; i += 16) {
+                differ = _mm_or_si128(differ, _mm_xor_si128(_mm_loadu_si128((const __m128i *)(p + i)),
+                                                            _mm_loadu_si128((const __m128i *)(q + i))));
+            }
+            return _mm_movemask_epi8(_mm_cmpeq_epi8(differ, _mm_setzero_si128())) == 0xffff;
+        }
+    #endif
+        return memcmp(p, q, n) == 0;
+    }
+
+    /* Of a column's name, for a table that lives no longer than a message. */
+    static inline uint64_t open_name_hash(const uint8_t *p, size_t n) {
+        uint64_t h = n * 0x9e3779b97f4a7c15u;
+        uint32_t first, last;
+        if (n >= 8) {
+            size_t i;
+            for (i = 0; i + 8 < n; i += 8) h = tg_fold(h ^ tg_load64(p + i), 0xa4093822299f31d1u);
+            return tg_fold(h ^ tg_load64(p + n - 8), 0xc0ac29b7c97c50ddu);
+        }
+        if (n >= 4) {
+            memcpy(&first, p, 4);
+            memcpy(&last, p + n - 4, 4);
+        } else {
+            first = n ? p[0] : 0u;
+            last = n ? (uint32_t)p[n / 2] << 8 | p[n - 1] : 0u;
+        }
+        return tg_fold(h ^ ((uint64_t)first << 32 | last), 0xc0ac29b7c97c50ddu);
     }
     """
     size_t open_integer(const uint8_t *p, const uint8_t *end, const uint8_t *limit, uint8_t *dst) noexcept
+    uint32_t open_short_number(uint64_t word, int *digits) noexcept
+    bint open_same(const uint8_t *p, const uint8_t *q, size_t n) noexcept
+    uint64_t open_name_hash(const uint8_t *p, size_t n) noexcept
 
 
 # How a column's values stand in the JSON. Those up to READ_TIME are strings whose text is the value.
@@ -225,60 +284,98 @@ cdef enum:
     RESOLVED = 3
 
 
+cdef uint8_t _readings[256][2]
+
+
 cdef inline int _reading_of(int code, int flags) noexcept nogil:
-    cdef int form = form_of(code, 0 if flags < 0 else flags)
-    if form == FORM_INTEGER or form == FORM_UNSIGNED or form == FORM_YEAR:
-        return READ_INTEGER
-    if form == FORM_TEXT:
-        return READ_BASE64_TEXT if 249 <= code <= 252 else READ_TEXT
-    if form == FORM_BINARY:
-        return READ_BASE64 if 249 <= code <= 252 else READ_QUOTED
-    if form == FORM_DECIMAL:
-        return READ_DECIMAL
-    if form == FORM_DATE:
-        return READ_DATE
-    if form == FORM_DATETIME:
-        return READ_DATETIME
-    if form == FORM_TIME:
-        return READ_TIME
-    if form == FORM_FLOAT:
-        return READ_FLOAT
-    if form == FORM_DOUBLE:
-        return READ_DOUBLE
-    if form == FORM_NULL:
-        return READ_NULL
-    if form == FORM_UNKNOWN:
-        return READ_ANY
-    return READ_TEXT    # JSON, VECTOR
+    """How a column's values stand in the JSON; without flags (-1) a string is text."""
+    return _readings[code & 255][flags & 1 if flags > 0 else 0]
+
+
+def _fill_readings() -> None:
+    cdef int code, binary, form
+    for code in range(256):
+        for binary in range(2):
+            form = form_of(code, binary)
+            if form == FORM_TEXT and 249 <= code <= 252:
+                _readings[code][binary] = READ_BASE64_TEXT
+            elif form == FORM_BINARY:
+                _readings[code][binary] = READ_BASE64 if 249 <= code <= 252 else READ_QUOTED
+            else:
+                _readings[code][binary] = {
+                    FORM_INTEGER: READ_INTEGER,
+                    FORM_UNSIGNED: READ_INTEGER,
+                    FORM_YEAR: READ_INTEGER,
+                    FORM_DECIMAL: READ_DECIMAL,
+                    FORM_DATE: READ_DATE,
+                    FORM_DATETIME: READ_DATETIME,
+                    FORM_TIME: READ_TIME,
+                    FORM_FLOAT: READ_FLOAT,
+                    FORM_DOUBLE: READ_DOUBLE,
+                    FORM_NULL: READ_NULL,
+                    FORM_UNKNOWN: READ_ANY,
+                }.get(form, READ_TEXT)
+
+
+_fill_readings()
+
+
+# The largest number that an integer type holds without a sign, and the least with one, as text.
+cdef struct Bounds:
+    const char *high
+    const char *low         # without its minus; NULL: there are no negative ones
+    uint8_t high_size
+    uint8_t low_size
+
+
+cdef inline void _bounds_of(int code, Bounds *out) noexcept nogil:
+    cdef int bits = bits_of(code)
+    out.low = "9223372036854775808"
+    out.high = "18446744073709551615"
+    if bits == 8:
+        out.low = "128"
+        out.high = "255"
+    elif bits == 16:
+        out.low = "32768"
+        out.high = "65535"
+    elif bits == 24:
+        out.low = "8388608"
+        out.high = "16777215"
+    elif bits == 32:
+        out.low = "2147483648"
+        out.high = "4294967295"
+    if code == 13 or code == 16 or code == 247 or code == 248:
+        out.low = NULL
+    out.high_size = <uint8_t>strlen(out.high)
+    out.low_size = <uint8_t>strlen(out.low) if out.low != NULL else 0
 
 
 cdef inline bint _integer_fits(const uint8_t *p, size_t n, int code) noexcept nogil:
     """Whether a column of this type can hold the integer, signed or not: the new architecture's flags
     go stale after DDL, so the UNSIGNED flag decides nothing here."""
-    cdef int64_t low = 0
-    cdef uint64_t high = 0
-    if p[0] == c'-':
-        if code == 13 or code == 16 or code == 247 or code == 248:
-            return False
-        return digits_i64(p, n, &low) == 0 and signed_fits(low, bits_of(code))
-    if digits_u64(p, n, &high) < 0:
-        return False
+    cdef Bounds bounds
+    cdef uint64_t year = 0
     if code == 13:
-        return high < 10000 and year_fits(<int64_t>high)
-    return unsigned_fits(high, bits_of(code))
+        return n <= 4 and tg_parse_u64(p, n, &year) == 0 and year_fits(<int64_t>year)
+    _bounds_of(code, &bounds)
+    if p[0] == c'-':
+        return bounds.low != NULL and (
+            n - 1 < bounds.low_size or (n - 1 == bounds.low_size and memcmp(p + 1, bounds.low, n - 1) <= 0)
+        )
+    return n < bounds.high_size or (n == bounds.high_size and memcmp(p, bounds.high, n) <= 0)
 
 
 cdef inline int _sure_digits(int code) noexcept nogil:
     """Integers of so many bytes fit every time (a minus counts as one)."""
-    if code == 1:
-        return 2
-    if code == 2 or code == 247:
+    if code == 8:
+        return 19
+    if code == 3:
+        return 9
+    if code == 2:
         return 4
     if code == 9:
         return 7
-    if code == 3:
-        return 9
-    return 18 if code == 8 else 0
+    return 2 if code == 1 else 0
 
 
 # --- values --------------------------------------------------------------------------------------
@@ -540,6 +637,7 @@ cdef class Decoder(batch.Decoder):
     cdef Buffer slots           # int32: hash table over column names
     cdef Buffer shape_columns   # ShapeColumn
     cdef Buffer aside           # bytes of a value on their way
+    cdef const uint8_t *event_at    # where the value of the event being read begins
 
     def __dealloc__(self):
         cdef int i
@@ -636,18 +734,15 @@ cdef class Decoder(batch.Decoder):
         cdef uint8_t text[32]
         cdef size_t n
         cdef bint is_row = False
-        if end - p < 24 or memcmp(p, b'{"ts":', 6) != 0:
+        # Timestamps have 18 digits from 1992 to 2090.
+        if end - p < 32 or memcmp(p, b'{"ts":', 6) != 0 or p[6] == 48 or p[24] != c',' or \
+                tg_parse_u64(p + 6, 18, <uint64_t *>&key.commit_ts) < 0:
             return False
-        p += 6
-        n = open_integer(p, end, k.limit, text)
-        if n == 0 or n > 18 or p[0] == c'-':    # 18 digits are below 2^63; others are rare
-            return False
-        digits_i64(p, n, &key.commit_ts)
-        p += n
+        p += 24
         key.known = self.current
         if TG_UNLIKELY(key.known == NULL or key.known.literal.n == 0
                        or end - p < <Py_ssize_t>key.known.literal.n
-                       or not tg_same(p, key.known.literal.p, key.known.literal.n, k.limit)):
+                       or not open_same(p, key.known.literal.p, key.known.literal.n)):
             key.known = self.table_at(p, end, k.limit)
             if key.known == NULL:
                 return False
@@ -672,7 +767,7 @@ cdef class Decoder(batch.Decoder):
                 p += 7 + n
             elif memcmp(p, b',"ptn":', 7) == 0 and not key.has_partition:
                 key.has_partition = True
-                digits_i64(p + 7, n, &key.partition)
+                tg_parse_i64(p + 7, n, &key.partition)
                 p += 7 + n
             else:
                 return False
@@ -799,7 +894,7 @@ cdef class Decoder(batch.Decoder):
         while lane < lanes_end:
             n = lane.size - lead
             # `1}}}` at least stands behind a literal
-            if TG_UNLIKELY(end - p < n + 4 or not tg_same(p, lane.literal + lead, n, limit)):
+            if TG_UNLIKELY(end - p < n + 4 or not open_same(p, lane.literal + lead, n)):
                 if row == NULL:
                     return NULL
                 if missing == NULL:
@@ -1113,6 +1208,7 @@ cdef class Decoder(batch.Decoder):
         memset(&delete, 0, sizeof(Section))
         memset(&previous, 0, sizeof(Section))
         self.columns.used = 0
+        self.event_at = c.p
         if left(c) == 0:
             if key.location.p == NULL:
                 return fail(c, FAULT_EMPTY)
@@ -1240,7 +1336,9 @@ cdef class Decoder(batch.Decoder):
         cdef Column *column
         cdef unsigned int high = 0
         cdef size_t run
+        cdef uint64_t word
         cdef uint32_t number
+        cdef int digits = 0
         cdef uint8_t letter
         cdef uint8_t text[32]
         cdef bint handle = False
@@ -1263,10 +1361,13 @@ cdef class Decoder(batch.Decoder):
             return False
         p += 2
         while p[0] == c'{' or p[0] == c',':
-            # `"t":3}` and what follows: eight bytes are there at least
-            if end - p < 8 or p[1] != c'"' or p[3] != c'"' or p[4] != c':':
+            # `{"t":3}}` are eight bytes: so many are there at least
+            if end - p < 8:
                 return False
-            letter = p[2]
+            word = tg_load_le64(p)
+            if (word & <uint64_t>0xffff00ff00) != <uint64_t>0x3a22002200:   # ?"?":
+                return False
+            letter = <uint8_t>(word >> 16)
             p += 5
             if letter == c'v':
                 if column.value_at != NULL:
@@ -1300,13 +1401,9 @@ cdef class Decoder(batch.Decoder):
                     p += run
                 column.value_end = p
             elif letter == c't' or letter == c'f':
-                number = 0
-                run = 0
-                while run < 9 and p < end and <uint8_t>(p[0] - 48) < 10:
-                    number = number * 10 + (p[0] - 48)
-                    p += 1
-                    run += 1
-                if run == 0 or end - p < 2 or (run > 1 and p[-<Py_ssize_t>run] == 48):
+                number = open_short_number(word >> 40, &digits)
+                p += digits
+                if digits == 0 or p >= end or tg_is_digit(p[0]):
                     return False
                 if letter == c't':
                     if column.code >= 0 or number > 255:
@@ -1472,6 +1569,8 @@ cdef class Decoder(batch.Decoder):
             return -1
         if cells_reserve(cells, main.count) < 0:
             return fail(c, FAULT_MEMORY)
+        if self.reserve_text(c, cells) < 0:
+            return -1
         for i in range(main.count):
             if self.put_cell(c, cells, &columns[i]) < 0:
                 return -1
@@ -1479,8 +1578,9 @@ cdef class Decoder(batch.Decoder):
             return -1
         return self.add_row(c, &row, key)
 
-    cdef int put_cell(self, Cursor *c, Cells *cells, const Column *column) noexcept nogil:
-        """The column's value as the next cell; c.p is left alone, a fault is noted."""
+    cdef inline int put_cell(self, Cursor *c, Cells *cells, const Column *column) noexcept nogil:
+        """The column's value as the next cell; c.p is left alone, a fault is noted. There is room for
+        as many bytes of text as the value has, and 32 more."""
         cdef int reading
         cdef size_t n
         cdef uint8_t *text
@@ -1488,18 +1588,16 @@ cdef class Decoder(batch.Decoder):
             cell_null(cells)
             return 0
         reading = _reading_of(column.code, column.flags)
-        n = <size_t>(column.value_end - column.value_at)
-        if buffer_reserve(&cells.text, n + 32) < 0:
-            return fail(c, FAULT_MEMORY)
         text = cells.text.data + cells.text.used
         if column.seen == SEEN_PLAIN and reading <= READ_TIME:
-            n -= 2
+            n = <size_t>(column.value_end - column.value_at) - 2
             tg_copy(text, column.value_at + 1, n, c.limit)
-            if _text_fits(reading, text, n, text + n + 16):
+            if reading == READ_TEXT or _text_fits(reading, text, n, text + n + 16):
                 cells.text.used += n
                 cell_end(cells)
                 return 0
         elif column.seen == SEEN_INTEGER and reading == READ_INTEGER:
+            n = <size_t>(column.value_end - column.value_at)
             if n <= <size_t>_sure_digits(column.code) or _integer_fits(column.value_at, n, column.code):
                 tg_copy(text, column.value_at, n, c.limit)
                 cells.text.used += n
@@ -1514,6 +1612,12 @@ cdef class Decoder(batch.Decoder):
         if _read_value(&value, &cells.text, &self.aside, reading, column.code) < 0:
             return fail_at(c, value.fault, value.fault_at)
         cell_end(cells)
+        return self.reserve_text(c, cells)
+
+    cdef inline int reserve_text(self, Cursor *c, Cells *cells) noexcept nogil:
+        """Room for all plain values of this event."""
+        if buffer_reserve(&cells.text, <size_t>(c.end - self.event_at) + 64) < 0:
+            return fail(c, FAULT_MEMORY)
         return 0
 
     cdef int32_t find_shape(self, Cursor *c, Key *key, const Column *columns, int32_t count) noexcept nogil:
@@ -1573,7 +1677,7 @@ cdef class Decoder(batch.Decoder):
         slots = <int32_t *>self.slots.data
         memset(slots, 0xff, self.slots.used)
         for i in range(count):
-            slot = tg_hash(columns[i].name.p, columns[i].name.n, 0) & (size - 1)
+            slot = open_name_hash(columns[i].name.p, columns[i].name.n) & (size - 1)
             while slots[slot] >= 0:
                 if _same_name(&columns[slots[slot]].name, &columns[i].name):
                     return fail_at(c, FAULT_DUPLICATE, columns[i].name_at)
@@ -1585,7 +1689,7 @@ cdef class Decoder(batch.Decoder):
         """The column of this name by self.slots; -1 if there is none."""
         cdef int32_t *slots = <int32_t *>self.slots.data
         cdef size_t size = self.slots.used // sizeof(int32_t)
-        cdef size_t slot = tg_hash(name.p, name.n, 0) & (size - 1)
+        cdef size_t slot = open_name_hash(name.p, name.n) & (size - 1)
         while slots[slot] >= 0:
             if _same_name(&columns[slots[slot]].name, name):
                 return slots[slot]
@@ -1606,6 +1710,8 @@ cdef class Decoder(batch.Decoder):
         if buffer_reserve(&self.places, <size_t>main.count * sizeof(int32_t)) < 0 or \
                 cells_reserve(&self.out.before, main.count) < 0:
             return fail(c, FAULT_MEMORY)
+        if self.reserve_text(c, &self.out.before) < 0:
+            return -1
         places = <int32_t *>self.places.data
         memset(places, 0xff, <size_t>main.count * sizeof(int32_t))
         for i in range(previous.count):
@@ -1779,7 +1885,7 @@ cdef class _WritePlan:
             slot.literal = <const uint8_t *><const char *>literal
             # Of a table whose primary key is one integer column, that is TiDB's own handle of a row,
             # unless the key is NONCLUSTERED, which the wire does not tell.
-            if slot.handle and flags & Flag.PRIMARY_KEY and _sure_digits(slot.code) and slot.code != 247:
+            if slot.handle and flags & Flag.PRIMARY_KEY and _sure_digits(slot.code):
                 self.rowid = place
         if self.handles != 1:
             self.rowid = -1
