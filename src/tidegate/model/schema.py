@@ -369,19 +369,20 @@ class TableSchema:
         column = self._by_name[name]
         if column.flags is not None:
             return column.flags
-        flags = column.type_flags
+        # Whole numbers until the end: an operation on flags costs as much as all of these.
+        bits = int(column.type_flags)
         if column.charset is not None and column.charset != "binary":
-            flags &= ~Flag.BINARY  # the columns of a view have no character set at all
+            bits &= ~_BINARY  # the columns of a view have no character set at all
         if column.nullable:
-            flags |= Flag.NULLABLE
+            bits |= _NULLABLE
         if column.generated is not None:
-            flags |= Flag.GENERATED
+            bits |= _GENERATED
         if name in self.handle_key():
-            flags |= Flag.HANDLE_KEY
+            bits |= _HANDLE_KEY
         for index in self.indexes or ():
             if name in index.columns and not self._is_made_up(index):
-                flags |= _index_flags(index)
-        return flags
+                bits |= _index_bits(index)
+        return Flag(bits)
 
     @classmethod
     def from_json(cls, text: str | bytes | Mapping[str, Any]) -> TableSchema:
@@ -426,15 +427,24 @@ class TableSchema:
         )
 
 
-def _index_flags(index: Index) -> Flag:
-    flags = Flag(0)
+_BINARY = int(Flag.BINARY)
+_NULLABLE = int(Flag.NULLABLE)
+_HANDLE_KEY = int(Flag.HANDLE_KEY)
+_GENERATED = int(Flag.GENERATED)
+_PRIMARY_KEY = int(Flag.PRIMARY_KEY)
+_UNIQUE_KEY = int(Flag.UNIQUE_KEY)
+_MULTIPLE_KEY = int(Flag.MULTIPLE_KEY)
+
+
+def _index_bits(index: Index) -> int:
+    bits = 0
     if index.primary:
-        flags |= Flag.PRIMARY_KEY
+        bits |= _PRIMARY_KEY
     elif index.unique:
-        flags |= Flag.UNIQUE_KEY
+        bits |= _UNIQUE_KEY
     if len(index.columns) > 1 or not index.unique:
-        flags |= Flag.MULTIPLE_KEY
-    return flags
+        bits |= _MULTIPLE_KEY
+    return bits
 
 
 # --- reading members ------------------------------------------------------------------------------
@@ -461,8 +471,8 @@ def _object(value: object, where: str) -> Mapping[str, Any]:
 def _optional(members: Mapping[str, Any], name: str, kind: type) -> Any:
     """The member, or None if it is absent or null; a member of another kind is an error."""
     value = members.get(name)
-    if value is None:
-        return None
+    if value is None or type(value) is kind:
+        return value
     is_text_for_list = kind is Sequence and isinstance(value, str)
     is_bool_for_int = kind is int and isinstance(value, bool)
     if not isinstance(value, kind) or is_text_for_list or is_bool_for_int:

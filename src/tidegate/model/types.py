@@ -366,6 +366,7 @@ class ParsedType:
         return type_flags(self.code, binary=self.binary, unsigned=self.unsigned)
 
 
+@lru_cache(maxsize=1024)
 def type_flags(code: int, *, binary: bool = False, unsigned: bool = False) -> Flag:
     """The BINARY and UNSIGNED flags that TiCDC gives a column of this type."""
     flags = Flag(0)

@@ -20,6 +20,8 @@ _ROW = ("shape", "schema_version")
 
 def unsigned_bit_sets(batch: pa.RecordBatch, shapes: ShapeBook) -> pa.RecordBatch:
     """The batch with every BIT and SET, as far as `shapes` knows them, as an unsigned number."""
+    if not any(shapes.has_type(code) for code in _BIT_SETS):
+        return batch
     if batch.column("schema_version").null_count == batch.num_rows:
         return batch  # no row is Simple's
     places = _places(batch, shapes)

@@ -51,6 +51,7 @@ class ShapeBook:
     def __init__(self, batches: Iterable[pa.RecordBatch] = ()) -> None:
         self._shapes: dict[int, Shape] = {}
         self._schemas: dict[tuple[str, str, int], TableSchema] = {}
+        self._codes: set[int] = set()
         self._resolved: dict[tuple[int, int | None], Shape] = {}
         for batch in batches:
             self.add(batch)
@@ -84,7 +85,12 @@ class ShapeBook:
         key = (schema.database, schema.table, schema.version)
         if self._schemas.get(key) != schema:
             self._schemas[key] = schema
+            self._codes.update(column.code for column in schema.columns)
             self._resolved.clear()
+
+    def has_type(self, code: int) -> bool:
+        """Whether a table schema has been seen that has a column of this type."""
+        return code in self._codes
 
     def forget_schema(self, database: str, table: str, version: int) -> None:
         """Drops a table schema that no row needs any more."""
