@@ -11,6 +11,7 @@ what lies between the predicted bytes is then looked at. Whatever is not as pred
 general way again, which alone decides what is wrong with a message.
 """
 
+cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, qsort
 from libc.string cimport memcmp, memcpy, memset
@@ -142,6 +143,7 @@ from tidegate.wire.values cimport (
     FORM_DOUBLE,
     FORM_FLOAT,
     FORM_INTEGER,
+    FORM_TEXT,
     FORM_TIME,
     FORM_UNSIGNED,
     FORM_YEAR,
@@ -159,6 +161,7 @@ cdef extern from * nogil:
     """
     #include "_scan.h"
     #include "_text.h"
+    #include "_values.h"
 
     /* Predicted bytes; zeros behind them, since they are compared in blocks of 16 (tg_same). */
     static const uint8_t canal_ts[32] = ",\\"ts\\":";
@@ -176,40 +179,128 @@ cdef extern from * nogil:
     static const uint8_t canal_table[32] = "\\",\\"table\\":\\"";
 
     #ifdef TG_SSE2
-    static inline unsigned canal_digit_mask(const uint8_t *p) {
-        __m128i shifted = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8('0'));
+    static inline unsigned canal_digit_mask(__m128i block) {
+        __m128i shifted = _mm_sub_epi8(block, _mm_set1_epi8('0'));
         return (unsigned)_mm_movemask_epi8(
             _mm_cmpeq_epi8(_mm_min_epu8(shifted, _mm_set1_epi8(9)), shifted));
+    }
+
+    static inline uint32_t canal_digit_mask32(const uint8_t *p) {
+        return canal_digit_mask(_mm_loadu_si128((const __m128i *)p)) |
+               (uint32_t)canal_digit_mask(_mm_loadu_si128((const __m128i *)(p + 16))) << 16;
     }
     #endif
 
     /* Whether the n <= 20 bytes at p are digits. 32 bytes at p may be read. */
     static inline int canal_all_digits(const uint8_t *p, size_t n) {
     #ifdef TG_SSE2
-        uint32_t digits = canal_digit_mask(p) | (uint32_t)canal_digit_mask(p + 16) << 16;
         uint32_t wanted = ((uint32_t)1 << n) - 1;
-        return (digits & wanted) == wanted;
+        return (canal_digit_mask32(p) & wanted) == wanted;
     #else
         while (n && tg_is_digit(*p)) p++, n--;
         return n == 0;
     #endif
     }
 
-    /* How many digits stand at p, before end. */
-    static inline size_t canal_digit_run(const uint8_t *p, const uint8_t *end, const uint8_t *limit) {
-        size_t n = 0;
+    /* How many digits stand at p, at most 32, which may all be read. */
+    static inline size_t canal_digit_run(const uint8_t *p) {
     #ifdef TG_SSE2
-        if (TG_LIKELY(limit - p >= 32)) {
-            uint32_t others = ~(canal_digit_mask(p) | (uint32_t)canal_digit_mask(p + 16) << 16);
-            n = others ? (size_t)__builtin_ctz(others) : 32;
-            if (n > (size_t)(end - p)) return (size_t)(end - p);
-            if (TG_LIKELY(n < 32)) return n;
+        uint32_t others = ~canal_digit_mask32(p);
+        return others ? (size_t)__builtin_ctz(others) : 32;
+    #else
+        size_t n = 0;
+        while (n < 32 && tg_is_digit(p[n])) n++;
+        return n;
+    #endif
+    }
+
+    /* The three below: a value of its form at p, up to the closing quote, is copied to dst; gives its
+     * length, 0 if it is none or an unusual one. 32 bytes may be read at p and written at dst. */
+
+    static inline size_t canal_copy_integer(const uint8_t *p, uint8_t *dst) {
+        size_t sign = p[0] == '-', n;
+    #ifdef TG_SSE2
+        __m128i block = _mm_loadu_si128((const __m128i *)p);
+        uint32_t others = ~(uint32_t)canal_digit_mask(block) & (0xffffu << sign);
+        _mm_storeu_si128((__m128i *)dst, block);
+        if (TG_UNLIKELY((others & 0xffffu) == 0)) {
+            block = _mm_loadu_si128((const __m128i *)(p + 16));
+            others = ~((uint32_t)canal_digit_mask(block) << 16) & 0xffff0000u;
+            _mm_storeu_si128((__m128i *)(dst + 16), block);
+            if (others == 0) return 0;
+        }
+        n = (size_t)__builtin_ctz(others);
+    #else
+        n = sign;
+        while (n < 22 && tg_is_digit(p[n])) n++;
+        memcpy(dst, p, n);
+    #endif
+        return n > sign && p[n] == '"' ? n : 0;
+    }
+
+    static inline size_t canal_copy_decimal(const uint8_t *p, uint8_t *dst) {
+        size_t sign = p[0] == '-', n, point;
+    #ifdef TG_SSE2
+        uint32_t others = ~canal_digit_mask32(p) & (0xffffffffu << sign);
+        _mm_storeu_si128((__m128i *)dst, _mm_loadu_si128((const __m128i *)p));
+        _mm_storeu_si128((__m128i *)(dst + 16), _mm_loadu_si128((const __m128i *)(p + 16)));
+        if (others == 0) return 0;
+        point = n = (size_t)__builtin_ctz(others);
+        if (p[n] == '.') {
+            others &= others - 1;
+            if (others == 0) return 0;
+            n = (size_t)__builtin_ctz(others);
+            if (n == point + 1) return 0;
         }
     #else
-        (void)limit;
+        n = sign;
+        while (n < 31 && tg_is_digit(p[n])) n++;
+        point = n;
+        if (p[n] == '.') {
+            n++;
+            while (n < 31 && tg_is_digit(p[n])) n++;
+            if (n == point + 1) return 0;
+        }
+        memcpy(dst, p, n);
     #endif
-        while (p + n < end && tg_is_digit(p[n])) n++;
-        return n;
+        return point > sign && p[n] == '"' ? n : 0;
+    }
+
+    static inline size_t canal_copy_datetime(const uint8_t *p, uint8_t *dst) {
+        if (p[19] != '"' || !tg_datetime_valid(p, 19)) return 0;
+        memcpy(dst, p, 19);
+        return 19;
+    }
+
+    /* Copies a string's body up to the first byte that is special (tg_special), or up to end, and perhaps
+     * some bytes beyond, of which 16 may be read and written. *high: see tg_plain_run. */
+    static inline size_t canal_copy_text(const uint8_t *p, const uint8_t *end, uint8_t *dst,
+                                         unsigned *high) {
+        const uint8_t *start = p;
+    #ifdef TG_SSE2
+        unsigned seen = 0;
+        do {
+            __m128i block = _mm_loadu_si128((const __m128i *)p);
+            unsigned mask = tg_special_mask(block);
+            _mm_storeu_si128((__m128i *)dst, block);
+            seen |= (unsigned)_mm_movemask_epi8(block);
+            if (mask) {
+                *high = seen;
+                return (size_t)(p - start) + (size_t)__builtin_ctz(mask);
+            }
+            p += 16;
+            dst += 16;
+        } while (p < end);
+        *high = seen;
+        return (size_t)(p - start);
+    #else
+        *high = 0;
+        while (p < end && !tg_special(*p)) {
+            *high |= *p & 0x80u;
+            *dst++ = *p++;
+        }
+        return (size_t)(p - start);
+    #endif
     }
 
     /* The value of eight digits. */
@@ -249,6 +340,19 @@ cdef extern from * nogil:
         uint32_t word;
         memcpy(&word, p, 4);
         return word;
+    }
+
+    /* Whether two texts of n bytes are equal; nothing beyond them is read. */
+    static inline int canal_equal(const uint8_t *a, const uint8_t *b, size_t n) {
+        if (n > 16) return memcmp(a, b, n) == 0;
+        if (n >= 8) {
+            return tg_load_le64(a) == tg_load_le64(b) &&
+                   tg_load_le64(a + n - 8) == tg_load_le64(b + n - 8);
+        }
+        if (n >= 4) {
+            return canal_load32(a) == canal_load32(b) && canal_load32(a + n - 4) == canal_load32(b + n - 4);
+        }
+        return n == 0 || (a[0] == b[0] && a[n / 2] == b[n / 2] && a[n - 1] == b[n - 1]);
     }
 
     /* A hash for tables in memory; every byte counts, and the seed keeps a sender from choosing names
@@ -306,9 +410,14 @@ cdef extern from * nogil:
     const uint8_t *canal_database
     const uint8_t *canal_table
     bint canal_all_digits(const uint8_t *p, size_t n) noexcept
-    size_t canal_digit_run(const uint8_t *p, const uint8_t *end, const uint8_t *limit) noexcept
+    size_t canal_digit_run(const uint8_t *p) noexcept
+    size_t canal_copy_integer(const uint8_t *p, uint8_t *dst) noexcept
+    size_t canal_copy_decimal(const uint8_t *p, uint8_t *dst) noexcept
+    size_t canal_copy_datetime(const uint8_t *p, uint8_t *dst) noexcept
+    size_t canal_copy_text(const uint8_t *p, const uint8_t *end, uint8_t *dst, unsigned int *high) noexcept
     uint64_t canal_number(const uint8_t *p, size_t n) noexcept
     bint canal_same32(const uint8_t *p, const uint8_t *expected, uint32_t mask, size_t n) noexcept
+    bint canal_equal(const uint8_t *a, const uint8_t *b, size_t n) noexcept
     uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) noexcept
     bint canal_plain_float(const uint8_t *p, size_t n) noexcept
     uint64_t canal_type_slot(const uint8_t *p, int window, int shift) noexcept
@@ -363,7 +472,6 @@ cdef struct Column:
     const char *least       # of the smallest, without its sign; NULL where there is no sign
     uint64_t seen           # the serial of the object in which the column was last met
     bint varies             # its sqlType depends on its value
-    Span literal            # ,"name":  as the message spelled it
 
 
 cdef inline uint8_t _lower(uint8_t byte) noexcept nogil:
@@ -490,15 +598,17 @@ cdef enum:
     PLAN_BUCKETS = 512
     # mysqlType entries that begin alike are tried one after the other, but not more than this.
     MAX_ALIKE = 8
+    # What the predicted way may read behind a message.
+    PADDING = 64
 
 
-# An entry of mysqlType, "name":"type", as the messages spell it.
-cdef struct TypeEntry:
-    uint8_t head[32]        # its first bytes
-    Span literal
+# Predicted bytes; the first of them beside what else is needed then.
+cdef struct Literal:
+    uint8_t head[32]
+    Span whole
     uint32_t mask           # which bytes of head count
-    uint32_t next           # the slot of the next entry that begins alike, 0: none
-    uint64_t seen           # the serial of the message in which it was last met
+    uint32_t next           # of an entry of mysqlType: the slot of the next that begins alike, 0: none
+    uint64_t weight         # of an entry of mysqlType: adds up to plan.types_weight
 
 
 # One column list of one table, and how its messages look.
@@ -522,14 +632,16 @@ cdef struct Plan:
     # ... sqlType, cut where a number depends on a value ...
     Span *segments
     int32_t segment_count
-    # ... and mysqlType, whose entries come in any order. A slot is an entry's index from 1 on, and
-    # its length in the upper half.
-    TypeEntry *types
-    int32_t type_count
+    # ... mysqlType, whose entries, "name":"type", come in any order (a slot is an entry's index from 1
+    # on, and its length in the upper half) ...
+    Literal *types
     size_t types_size
+    uint64_t types_weight
     uint32_t *slots
     int shift
     int window
+    # ... and for each column "name":" before its value.
+    Literal *names
 
 
 # A member of sqlType, mysqlType, data or old; or a name of pkNames.
@@ -603,7 +715,64 @@ cdef inline bint _is(const Span *text, const char *word, size_t n) noexcept nogi
 
 
 cdef inline bint _same(const Span *a, const Span *b) noexcept nogil:
-    return a.n == b.n and memcmp(a.p, b.p, a.n) == 0
+    return a.n == b.n and canal_equal(a.p, b.p, a.n)
+
+
+cdef inline bint _plain_member(Cursor *c, bint first, bint numbers, Member *out) noexcept nogil:
+    """The next member if it has no white space and no escapes: the common case, without detours. If
+    not, nothing has happened."""
+    cdef const uint8_t *end = c.end
+    cdef const uint8_t *p = c.p
+    cdef size_t n
+    cdef unsigned int high = 0
+    if TG_UNLIKELY(end - p < 2):
+        return False
+    if not first:
+        if p[0] != c',':
+            return False
+        p += 1
+    if p[0] != c'"':
+        return False
+    out.at = p
+    p += 1
+    n = tg_plain_run(p, end, c.limit, &high)
+    out.name.p = p
+    out.name.n = n
+    p += n
+    if TG_UNLIKELY(end - p < 8) or p[0] != c'"' or p[1] != c':' or \
+            (TG_UNLIKELY(high != 0) and not tg_utf8_valid(out.name.p, n)):
+        return False
+    p += 2
+    out.value_at = p
+    out.text.p = NULL
+    out.text.n = 0
+    if numbers:
+        p += p[0] == c'-'
+        # one to four digits, as every code of java.sql.Types has
+        if not tg_is_digit(p[0]):
+            return False
+        n = 1
+        while n < 4 and tg_is_digit(p[n]):
+            n += 1
+        if (p[n] != c',' and p[n] != c'}') or (p[0] == c'0' and n > 1):
+            return False
+        c.p = p + n
+        return True
+    if TG_UNLIKELY(p[0] != c'"'):
+        if p[0] != c'n' or p[1] != c'u' or p[2] != c'l' or p[3] != c'l':
+            return False
+        c.p = p + 4
+        return True
+    p += 1
+    high = 0
+    n = tg_plain_run(p, end, c.limit, &high)
+    if TG_UNLIKELY(p + n >= end) or p[n] != c'"' or \
+            (TG_UNLIKELY(high != 0) and not tg_utf8_valid(p, n)):
+        return False
+    out.text.p = p
+    out.text.n = n
+    c.p = p + n + 1
+    return True
 
 
 cdef int _by_name(const void *a, const void *b) noexcept nogil:
@@ -639,12 +808,220 @@ cdef void _plan_free(Plan *plan) noexcept nogil:
     free(plan)
 
 
+cdef int64_t _unescape(Cursor *c, uint8_t *text, size_t n, unsigned int *high) noexcept nogil:
+    """The rest of a string that has n bytes so far, from the escape at the cursor to behind the
+    closing quote. Gives its whole length, or -1."""
+    cdef size_t run = 0
+    while c.p < c.end:
+        if c.p[0] == c'"':
+            c.p += 1
+            return <int64_t>n
+        if c.p[0] != c'\\' or json_escape(c, text + n, &run) < 0:
+            return -1
+        n += run
+        run = tg_copy_plain_run(c.p, c.end, c.limit, text + n, high)
+        n += run
+        c.p += run
+    return -1
+
+
+cdef inline size_t _predicted_text(Cursor *c, const uint8_t **at, uint8_t *text, bint *good) noexcept nogil:
+    """The string whose body stands at at[0]: copied to text, at[0] moved behind its quote."""
+    cdef unsigned int high = 0
+    cdef size_t n = canal_copy_text(at[0], c.end, text, &high)
+    cdef const uint8_t *p = at[0] + n
+    cdef int64_t size
+    good[0] = True
+    if TG_LIKELY(p[0] == c'"'):
+        at[0] = p + 1
+    else:
+        c.p = p
+        size = _unescape(c, text, n, &high)
+        good[0] = size >= 0
+        n = <size_t>size if size >= 0 else 0
+        at[0] = c.p
+    if TG_UNLIKELY(high != 0) and not tg_utf8_valid(text, n):
+        good[0] = False
+    return n
+
+
+cdef inline const uint8_t *_predicted_row(Plan *plan, Cursor *c, const uint8_t *p, Cells *cells,
+                                          uint8_t *spare, const uint8_t *types, uint8_t *missing,
+                                          int32_t *left_out) noexcept nogil:
+    """The row whose first member stands at p, as the next cells, for which room is reserved; where it
+    ends, or NULL. It may end behind the message: see _predicted.
+
+    `types`, if given, is the content of a mysqlType to check, an entry a column: two chains of reads
+    that do not wait for one another. `missing`, if given, gets the columns that the row leaves out,
+    and `left_out` their number.
+    """
+    cdef const uint8_t *end = c.end
+    cdef const uint8_t *types_end = types + plan.types_size
+    cdef uint64_t weight = plan.types_weight
+    cdef uint8_t *base = cells.text.data
+    cdef uint8_t *text = base + cells.text.used
+    cdef int32_t *ends = <int32_t *>cells.ends.data + cells.count
+    cdef uint8_t *valid = cells.valid.data + cells.count
+    cdef int32_t count = plan.count
+    cdef Column *column = plan.columns - 1
+    cdef Literal *name = plan.names - 1
+    cdef Literal *entry
+    cdef uint32_t slot
+    cdef size_t n
+    cdef int64_t size
+    cdef bint good = True
+    cdef bint first = True
+    cdef int32_t i
+    cdef int form
+    memset(valid, 1, <size_t>count)
+    for i in range(count):
+        column += 1
+        name += 1
+        if types != NULL:
+            slot = plan.slots[canal_type_slot(types + 1, plan.window, plan.shift)]
+            while True:
+                if TG_UNLIKELY(slot == 0):
+                    return NULL
+                entry = &plan.types[slot & 0xffff]
+                n = slot >> 16
+                if TG_LIKELY(canal_same32(types, entry.head, entry.mask, n)):
+                    if TG_LIKELY(n <= 32) or (
+                        <size_t>(end - types) >= n
+                        and tg_same(types + 32, entry.whole.p + 32, n - 32, c.limit)
+                    ):
+                        break
+                slot = entry.next
+            weight -= entry.weight
+            types += n
+            if TG_UNLIKELY(types >= types_end):
+                if types > types_end or i + 1 != count:
+                    return NULL
+            elif TG_UNLIKELY(types[0] != c','):
+                return NULL
+            types += 1
+
+        if TG_UNLIKELY(p >= end):
+            return NULL
+        if TG_LIKELY(not first):
+            if p[0] == c',':
+                p += 1
+            elif missing == NULL:
+                return NULL
+        n = name.whole.n
+        if TG_UNLIKELY(not canal_same32(p, name.head, name.mask, n)) or (
+            TG_UNLIKELY(n > 32)
+            and (<size_t>(end - p) < n or not tg_same(p + 32, name.whole.p + 32, n - 32, c.limit))
+        ):
+            # A null, or a column that is left out.
+            valid[i] = 0
+            ends[i] = <int32_t>(text - base)
+            if <size_t>(end - p) >= n + 3 and tg_same(p, name.whole.p, n - 1, c.limit) and \
+                    memcmp(p + n - 1, b"null", 4) == 0:
+                p += n + 3
+                first = False
+                continue
+            if missing == NULL:
+                return NULL
+            missing[i >> 3] |= <uint8_t>(1 << (i & 7))
+            left_out[0] += 1
+            p -= not first and p[-1] == c','
+            continue
+        p += n
+        first = False
+        form = column.form
+        if form == FORM_INTEGER or form == FORM_UNSIGNED:
+            n = canal_copy_integer(p, text)
+            if TG_UNLIKELY(n == 0):
+                return NULL
+            if n >= <size_t>column.digits and _integer_fault(column, text, n) != FAULT_NONE:
+                return NULL
+            if TG_UNLIKELY(p[0] == c'-' and form == FORM_UNSIGNED):
+                return NULL
+            p += n + 1
+        elif form == FORM_DATETIME:
+            n = canal_copy_datetime(p, text)
+            if TG_LIKELY(n != 0):
+                p += 20
+            else:
+                n = _predicted_text(c, &p, text, &good)
+                if not good or not tg_datetime_valid(text, n):
+                    return NULL
+        elif form == FORM_DECIMAL:
+            n = canal_copy_decimal(p, text)
+            if TG_LIKELY(n != 0):
+                p += n + 1
+            else:
+                n = _predicted_text(c, &p, text, &good)
+                if not good or not tg_decimal_valid(text, n, text + n + 16):
+                    return NULL
+        else:
+            n = _predicted_text(c, &p, text, &good)
+            if TG_UNLIKELY(not good):
+                return NULL
+            if form == FORM_BINARY:
+                size = tg_latin1_from_utf8(text, n, spare)
+                if TG_UNLIKELY(size < 0):
+                    return NULL
+                n = tg_base64_encode(spare, <size_t>size, text)
+            elif TG_UNLIKELY(form < FORM_TEXT or form == FORM_YEAR):
+                if _value_fault(column, text, n) != FAULT_NONE:
+                    return NULL
+        text += n
+        ends[i] = <int32_t>(text - base)
+    if types != NULL and weight != 0:
+        return NULL
+    cells.text.used = <size_t>(text - base)
+    cells.count += <size_t>count
+    cells.ends.used += 4 * <size_t>count
+    cells.valid.used += <size_t>count
+    return p
+
+
+cdef inline const uint8_t *_predicted_sql_type(Plan *plan, Cursor *c) noexcept nogil:
+    """Over sqlType to behind the opening brace of mysqlType."""
+    cdef const uint8_t *p = c.p
+    cdef int32_t i
+    cdef Span *segment = plan.segments
+    cdef uint8_t leading
+    for i in range(plan.segment_count - 1):
+        if <size_t>(c.end - p) < segment.n + 8 or not tg_same(p, segment.p, segment.n, c.limit):
+            return NULL
+        p += segment.n
+        segment += 1
+        p += p[0] == c'-'
+        leading = p[0]
+        if not tg_is_digit(leading):
+            return NULL
+        p += 1
+        while p < c.end and tg_is_digit(p[0]):
+            if leading == c'0':
+                return NULL
+            p += 1
+    if <size_t>(c.end - p) < segment.n or not tg_same(p, segment.p, segment.n, c.limit):
+        return NULL
+    return p + segment.n
+
+
+cdef inline bint _predicted_digits(Cursor *c, uint64_t *value) noexcept nogil:
+    cdef size_t n
+    if TG_UNLIKELY(c.p >= c.end):
+        return False
+    n = canal_digit_run(c.p)
+    if TG_UNLIKELY(n == 0 or n > 18 or n > left(c) or (c.p[0] == c'0' and n > 1)):
+        return False
+    value[0] = canal_number(c.p, n)
+    c.p += n
+    return True
+
+
+@cython.final
 cdef class Decoder(BatchDecoder):
     cdef Buffer members         # Member: of the message being read
     cdef Buffer row_members     # Members: the rows of data and old
     cdef Buffer after_slots     # int32: for each column, its member in the row being put
     cdef Buffer before_slots
     cdef Buffer spare           # bytes of binary values, numbers being shifted
+    cdef Buffer padded          # a copy of the message that ends the batch
     cdef Plan *plans[MAX_PLANS]
     cdef int32_t buckets[PLAN_BUCKETS]
     cdef int32_t plan_count
@@ -664,6 +1041,7 @@ cdef class Decoder(BatchDecoder):
         buffer_free(&self.after_slots)
         buffer_free(&self.before_slots)
         buffer_free(&self.spare)
+        buffer_free(&self.padded)
 
     cdef void _forget(self) noexcept nogil:
         cdef int32_t i
@@ -675,24 +1053,50 @@ cdef class Decoder(BatchDecoder):
         memset(self.buckets, 0xff, sizeof(self.buckets))
 
     cdef int message(self, Message *m, Cursor *c) noexcept nogil:
-        cdef int32_t i, tried = self.last
         if m.value == NULL or m.value_size == 0:
             return fail(c, FAULT_EMPTY)
-        if tried >= 0:
-            if TG_LIKELY(self._predicted(self.plans[tried], m)):
+        if self.last >= 0:
+            if TG_LIKELY(self._predict(m)):
                 return 0
-            i = self._find_raw(m)
-            while i >= 0:
-                if i != tried:
-                    self.out.rollback()
-                    if self._predicted(self.plans[i], m):
-                        self.last = i
-                        return 0
-                i = self.plans[i].next
             self.out.rollback()
         return self._general(m, c)
 
     # --- the predicted way -----------------------------------------------------------------------
+
+    cdef inline bint _predict(self, Message *m) noexcept nogil:
+        """Reads the message by one of the plans; if by none, something may have been put."""
+        cdef Message padded
+        cdef int32_t i
+        cdef int32_t tried = self.last
+        if TG_UNLIKELY(not self._pad(m, &padded)):
+            return False
+        if TG_LIKELY(self._predicted(self.plans[tried], &padded)):
+            return True
+        i = self._find_raw(&padded)
+        while i >= 0:
+            if i != tried:
+                self.out.rollback()
+                if self._predicted(self.plans[i], &padded):
+                    self.last = i
+                    return True
+            i = self.plans[i].next
+        return False
+
+    cdef inline bint _pad(self, Message *m, Message *out) noexcept nogil:
+        """The message where PADDING bytes behind it may be read: a copy if it is the batch's last."""
+        out.value = m.value
+        out.value_size = m.value_size
+        out.value_limit = m.value_limit
+        if TG_LIKELY(<size_t>(m.value_limit - m.value) >= m.value_size + PADDING):
+            return True
+        self.padded.used = 0
+        if buffer_reserve(&self.padded, m.value_size + PADDING) < 0:
+            return False
+        memcpy(self.padded.data, m.value, m.value_size)
+        memset(self.padded.data + m.value_size, 0, PADDING)
+        out.value = self.padded.data
+        out.value_limit = self.padded.data + m.value_size + PADDING
+        return True
 
     cdef inline uint64_t _names_hash(self, const uint8_t *database, size_t database_size,
                                      const uint8_t *table, size_t table_size) noexcept nogil:
@@ -722,162 +1126,25 @@ cdef class Decoder(BatchDecoder):
             self._names_hash(database, database_size, p, run) & (PLAN_BUCKETS - 1)
         ]
 
-    cdef inline const uint8_t *_predicted_value(self, Cursor *c, const uint8_t *p,
-                                                const Column *column, Cells *cells) noexcept nogil:
-        """The value at p as the next cell, which is reserved; where it ends, or NULL."""
-        cdef unsigned int high = 0
-        cdef uint8_t *text = cells.text.data + cells.text.used
-        cdef size_t run
-        cdef size_t n = 0
-        if TG_UNLIKELY(p[0] != c'"'):
-            if p[0] != c'n' or p[1] != c'u' or p[2] != c'l' or p[3] != c'l':
-                return NULL
-            cell_null(cells)
-            return p + 4
-        p += 1
-        while True:
-            run = tg_copy_plain_run(p, c.end, c.limit, text + n, &high)
-            n += run
-            p += run
-            if TG_UNLIKELY(p >= c.end):
-                return NULL
-            if TG_LIKELY(p[0] == c'"'):
-                break
-            if p[0] != c'\\':
-                return NULL
-            c.p = p
-            if json_escape(c, text + n, &run) < 0:
-                return NULL
-            p = c.p
-            n += run
-        if TG_UNLIKELY(high != 0) and not tg_utf8_valid(text, n):
-            return NULL
-        if TG_UNLIKELY(column.form == FORM_BINARY):
-            if self._put_binary(cells, text, n) != FAULT_NONE:
-                return NULL
-            return p + 1
-        if TG_UNLIKELY(_value_fault(column, text, n) != FAULT_NONE):
-            return NULL
-        cells.text.used += n
-        cell_end(cells)
-        return p + 1
-
-    cdef inline const uint8_t *_predicted_sql_type(self, Plan *plan, Cursor *c) noexcept nogil:
-        """Over sqlType to behind the opening brace of mysqlType."""
-        cdef const uint8_t *p = c.p
-        cdef int32_t i
-        cdef Span *segment
-        cdef uint8_t first
-        for i in range(plan.segment_count):
-            segment = &plan.segments[i]
-            if <size_t>(c.end - p) < segment.n + 8 or \
-                    not tg_same(p, segment.p, segment.n, c.limit):
-                return NULL
-            p += segment.n
-            if i + 1 == plan.segment_count:
-                return p
-            p += p[0] == c'-'
-            first = p[0]
-            if not tg_is_digit(first):
-                return NULL
-            p += 1
-            while p < c.end and tg_is_digit(p[0]):
-                if first == c'0':
-                    return NULL
-                p += 1
-        return NULL
-
-    cdef inline const uint8_t *_predicted_before(self, Plan *plan, Cursor *c, const uint8_t *p,
-                                                 Row *row) noexcept nogil:
-        """The row of `old`: all columns of the plan or, in their order, some of them."""
-        cdef Cells *cells = &self.out.before
-        cdef uint8_t *missing = NULL
-        cdef int32_t i
-        cdef size_t skip = 1        # the comma that the first member does not have
-        cdef Span *literal
-        for i in range(plan.count):
-            literal = &plan.columns[i].literal
-            if TG_UNLIKELY(<size_t>(c.end - p) < literal.n + 4):
-                return NULL
-            if not tg_same(p, literal.p + skip, literal.n - skip, c.limit):
-                if missing == NULL:
-                    missing = self.out.new_missing(row, plan.count)
-                    if missing == NULL:
-                        return NULL
-                missing[i >> 3] |= <uint8_t>(1 << (i & 7))
-                cell_null(cells)
-                continue
-            p = self._predicted_value(c, p + literal.n - skip, &plan.columns[i], cells)
-            if p == NULL:
-                return NULL
-            skip = 0
-        return p
-
-    cdef inline const uint8_t *_predicted_data(self, Plan *plan, Cursor *c, const uint8_t *p,
-                                               const uint8_t *types, Cells *cells) noexcept nogil:
-        """The row of `data`, and beside it, an entry a column, the check of mysqlType at `types`: two
-        chains of reads that do not wait for one another."""
-        cdef const uint8_t *types_end = types + plan.types_size
-        cdef uint64_t serial = self.serial
-        cdef uint32_t slot
-        cdef TypeEntry *entry
-        cdef size_t size
-        cdef int32_t i
-        cdef size_t skip = 1
-        cdef Span *literal
-        for i in range(plan.count):
-            slot = plan.slots[canal_type_slot(types + 1, plan.window, plan.shift)]
-            while True:
-                if TG_UNLIKELY(slot == 0):
-                    return NULL
-                entry = &plan.types[slot & 0xffff]
-                size = slot >> 16
-                if TG_LIKELY(canal_same32(types, entry.head, entry.mask, size)):
-                    if size <= 32 or tg_same(types + 32, entry.literal.p + 32, size - 32, c.limit):
-                        break
-                slot = entry.next
-            if TG_UNLIKELY(entry.seen == serial):
-                return NULL
-            entry.seen = serial
-            types += size
-            if TG_UNLIKELY(types >= types_end):
-                if types > types_end or i + 1 != plan.count:
-                    return NULL
-            elif TG_UNLIKELY(types[0] != c','):
-                return NULL
-            types += 1
-
-            literal = &plan.columns[i].literal
-            if TG_UNLIKELY(<size_t>(c.end - p) < literal.n + 4) or \
-                    TG_UNLIKELY(not tg_same(p, literal.p + skip, literal.n - skip, c.limit)):
-                return NULL
-            p = self._predicted_value(c, p + literal.n - skip, &plan.columns[i], cells)
-            if TG_UNLIKELY(p == NULL):
-                return NULL
-            skip = 0
-        return p
-
-    cdef inline const uint8_t *_predicted_digits(self, Cursor *c, const uint8_t *p,
-                                                 uint64_t *value) noexcept nogil:
-        cdef size_t n = canal_digit_run(p, c.end, c.limit)
-        if TG_UNLIKELY(n == 0 or n > 18 or (p[0] == c'0' and n > 1)):
-            return NULL
-        value[0] = canal_number(p, n)
-        return p + n
-
     cdef bint _predicted(self, Plan *plan, Message *m) noexcept nogil:
-        """Reads the message if it is one of the plan, exactly as TiCDC lays it out. If not, what was
-        put stays for the caller to take back."""
+        """Reads a padded message if it is one of the plan, exactly as TiCDC lays it out. If not, what
+        was put stays for the caller to take back.
+
+        Where the bytes are as predicted nobody asks whether the message still goes on: what is read
+        behind it lies in the padding, and in the end the last byte must be the message's last.
+        """
         cdef Cursor at
         cdef Cursor *c = &at
         cdef Row row
+        cdef Cells *cells
         cdef const uint8_t *p
         cdef const uint8_t *types
         cdef uint64_t es = 0, ts = 0
+        cdef uint8_t *missing
+        cdef int32_t left_out = 0
         cdef unsigned int high = 0
-        if not plan.predicts or m.value_size < plan.prefix.n + plan.types_size + 64:
-            return False
-        if not tg_same(m.value, plan.prefix.p, plan.prefix.n, m.value_limit):
+        if not plan.predicts or m.value_size < plan.prefix.n + plan.types_size + 64 or \
+                not tg_same(m.value, plan.prefix.p, plan.prefix.n, m.value_limit):
             return False
         c.start = m.value
         c.end = m.value + m.value_size
@@ -892,73 +1159,59 @@ cdef class Decoder(BatchDecoder):
             row_init(&row, KIND_DELETE)
         else:
             return False
-        p = self._predicted_digits(c, c.p, &es)
-        if p == NULL:
+        if not _predicted_digits(c, &es) or not take(c, canal_ts, 6) or \
+                not _predicted_digits(c, &ts) or not take(c, canal_sql, 21):
             return False
-        c.p = p
-        if not take(c, canal_ts, 6):
-            return False
-        p = self._predicted_digits(c, c.p, &ts)
-        if p == NULL:
-            return False
-        c.p = p
-        if not take(c, canal_sql, 21):
-            return False
-        types = self._predicted_sql_type(plan, c)
-        # Comparing an entry of mysqlType may read 48 bytes from its beginning.
-        if types == NULL or <size_t>(c.end - types) < plan.types_size + 32 or \
-                <size_t>(c.limit - types) < plan.types_size + 48:
+        types = _predicted_sql_type(plan, c)
+        if types == NULL or <size_t>(c.end - types) < plan.types_size:
             return False
         c.p = types + plan.types_size
-        self.serial += 1
-        # A value is never longer than in the message but for base64: four bytes for three.
+        if buffer_reserve(&self.spare, left(c)) < 0:
+            return False
         if row.kind == KIND_UPDATE:
-            if not take(c, canal_old, 10) or \
-                    cells_reserve(&self.out.before, plan.count) < 0 or \
-                    buffer_reserve(&self.out.before.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 64) < 0:
+            if not take(c, canal_old, 10) or not self._reserve_row(plan, c, &self.out.before):
                 return False
-            p = self._predicted_before(plan, c, c.p, &row)
-            if p == NULL:
+            missing = self.out.new_missing(&row, plan.count)
+            if missing == NULL:
                 return False
+            p = _predicted_row(
+                plan, c, c.p, &self.out.before, self.spare.data, NULL, missing, &left_out
+            )
+            if p == NULL or p > c.end:
+                return False
+            if left_out == 0:
+                self.out.missing.used = row.missing
+                row.has = 0
+            row.has = row.has | HAS_BEFORE
             c.p = p
             if not take(c, canal_data, 12):
                 return False
-            row.has = row.has | HAS_BEFORE
         elif not take(c, canal_no_old, 22):
             return False
-        if row.kind == KIND_DELETE:
-            if cells_reserve(&self.out.before, plan.count) < 0 or \
-                    buffer_reserve(&self.out.before.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 64) < 0:
-                return False
-            p = self._predicted_data(plan, c, c.p, types, &self.out.before)
-            row.has = row.has | HAS_BEFORE
-        else:
-            if cells_reserve(&self.out.after, plan.count) < 0 or \
-                    buffer_reserve(&self.out.after.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 64) < 0:
-                return False
-            p = self._predicted_data(plan, c, c.p, types, &self.out.after)
-            row.has = row.has | HAS_AFTER
-        if p == NULL:
+        cells = &self.out.before if row.kind == KIND_DELETE else &self.out.after
+        row.has = row.has | (HAS_BEFORE if row.kind == KIND_DELETE else HAS_AFTER)
+        if not self._reserve_row(plan, c, cells):
+            return False
+        p = _predicted_row(plan, c, c.p, cells, self.spare.data, types, NULL, NULL)
+        if p == NULL or p > c.end:
             return False
         c.p = p
         if TG_LIKELY(take(c, canal_commit_ts, 23)):
-            p = self._predicted_digits(c, c.p, &ts)
-            if p == NULL:
+            if not _predicted_digits(c, &ts):
                 return False
             row.commit_ts = <int64_t>ts
-            c.p = p
-            if TG_LIKELY(left(c) >= 2 and p[0] == c'}' and p[1] == c'}'):
+            if TG_LIKELY(c.p[0] == c'}' and c.p[1] == c'}'):
                 c.p += 2
             elif take(c, canal_handle_key, 23):
                 row.flags |= FLAG_HANDLE_KEY_ONLY
             elif take(c, canal_row_key, 11):
                 c.p += tg_plain_run(c.p, c.end, c.limit, &high)
-                if high != 0 or left(c) < 3 or c.p[0] != c'"' or c.p[1] != c'}' or c.p[2] != c'}':
+                if high != 0 or c.p[0] != c'"' or c.p[1] != c'}' or c.p[2] != c'}':
                     return False
                 c.p += 3
             else:
                 return False
-        elif left(c) >= 3 and p[0] == c'}' and p[1] == c']' and p[2] == c'}':
+        elif p[0] == c'}' and p[1] == c']' and p[2] == c'}':
             if es > <uint64_t>INT64_MAX >> 18:
                 return False
             row.commit_ts = <int64_t>(es << 18)
@@ -972,6 +1225,12 @@ cdef class Decoder(BatchDecoder):
         row.has = row.has | HAS_COMMIT_TS
         row.shape = plan.shape
         return self.out.add_row(c, &row) == 0
+
+    cdef inline bint _reserve_row(self, const Plan *plan, const Cursor *c, Cells *cells) noexcept nogil:
+        """Room for a row of what is left: no value is longer than it stands there, but that base64
+        makes four bytes of three."""
+        return cells_reserve(cells, plan.count) == 0 and \
+            buffer_reserve(&cells.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 2 * PADDING) == 0
 
     cdef int _put_binary(self, Cells *cells, const uint8_t *p, size_t n) noexcept nogil:
         """The bytes that a text of code points up to U+00FF stands for, as a cell in base64; p may be
@@ -1102,17 +1361,10 @@ cdef class Decoder(BatchDecoder):
             return 0
         return json_span(c, &self.out.scratch, out)
 
-    cdef inline int _add_member(self, Cursor *c, const Member *member) noexcept nogil:
-        if buffer_reserve(&self.members, sizeof(Member)) < 0:
-            return fail(c, FAULT_MEMORY)
-        (<Member *>(self.members.data + self.members.used))[0] = member[0]
-        self.members.used += sizeof(Member)
-        return 0
-
     cdef int _read_members(self, Cursor *c, Members *out, bint numbers) noexcept nogil:
         """An object of strings and nulls, or of whole numbers (whose texts are not kept), or null."""
         cdef bint first = True
-        cdef Member member
+        cdef Member *member
         cdef int found
         cdef int64_t number = 0
         out.first = self.members.used // sizeof(Member)
@@ -1122,6 +1374,13 @@ cdef class Decoder(BatchDecoder):
         if json_open(c, c'{') < 0:
             return -1
         while True:
+            if TG_UNLIKELY(buffer_reserve(&self.members, sizeof(Member)) < 0):
+                return fail(c, FAULT_MEMORY)
+            member = <Member *>(self.members.data + self.members.used)
+            if TG_LIKELY(_plain_member(c, first, numbers, member)):
+                first = False
+                self.members.used += sizeof(Member)
+                continue
             json_space(c)
             member.at = c.p if first else c.p + 1
             found = json_member(c, &first, &self.out.scratch, &member.name)
@@ -1138,8 +1397,7 @@ cdef class Decoder(BatchDecoder):
                     return -1
             elif not json_is(c, b"null", 4):
                 return fail(c, FAULT_TYPE)
-            if self._add_member(c, &member) < 0:
-                return -1
+            self.members.used += sizeof(Member)
         out.count = self.members.used // sizeof(Member) - out.first
         out.present = True
         return found
@@ -1160,9 +1418,10 @@ cdef class Decoder(BatchDecoder):
             if found <= 0:
                 break
             member.at = c.p
-            if json_span(c, &self.out.scratch, &member.name) < 0 or \
-                    self._add_member(c, &member) < 0:
+            if json_span(c, &self.out.scratch, &member.name) < 0:
                 return -1
+            if buffer_add(&self.members, <const uint8_t *>&member, sizeof(Member)) < 0:
+                return fail(c, FAULT_MEMORY)
         out.count = self.members.used // sizeof(Member) - out.first
         out.present = True
         return found
@@ -1606,7 +1865,7 @@ cdef class Decoder(BatchDecoder):
         self.plan_count += 1
         # Names, types and literals of all columns together are not longer than the message.
         self.plan_bytes += 4 * <size_t>(c.end - c.start) + \
-            data.count * (sizeof(Column) + sizeof(TypeEntry) + 128)
+            data.count * (sizeof(Column) + 2 * sizeof(Literal) + 128)
         return plan
 
     cdef int _fill_plan(self, Cursor *c, Parts *parts, const Members *data, Plan *plan) noexcept nogil:
@@ -1703,9 +1962,10 @@ cdef class Decoder(BatchDecoder):
         cdef size_t missing = self.out.missing.used
         cdef size_t extras = self.out.extras.used
         cdef int32_t event = self.out.event
-        plan.predicts = self._fill_prediction(m, parts, plan) == 0
+        cdef Message padded
+        plan.predicts = self._fill_prediction(m, parts, plan) == 0 and self._pad(m, &padded)
         if plan.predicts:
-            plan.predicts = self._predicted(plan, m)
+            plan.predicts = self._predicted(plan, &padded)
         self.out.rows.used = rows
         cells_cut(&self.out.after, after)
         cells_cut(&self.out.before, before)
@@ -1713,26 +1973,39 @@ cdef class Decoder(BatchDecoder):
         self.out.extras.used = extras
         self.out.event = event
 
+    cdef int _fill_literal(self, Plan *plan, Literal *literal, const uint8_t *p, size_t n) noexcept nogil:
+        cdef size_t head = n if n < 32 else 32
+        memset(literal, 0, sizeof(Literal))
+        if arena_keep(&plan.arena, p, n, &literal.whole) < 0:
+            return -1
+        memcpy(literal.head, p, head)
+        literal.mask = <uint32_t>((<uint64_t>1 << head) - 1)
+        literal.weight = canal_hash(p, n, self.seed)
+        return 0
+
     cdef int _fill_prediction(self, Message *m, Parts *parts, Plan *plan) noexcept nogil:
         """The bytes between values as this message has them; -1: it cannot serve."""
         cdef Member *members = <Member *>self.members.data
         cdef Member *member
         cdef const int32_t *slots = <const int32_t *>self.after_slots.data
-        cdef Span *literal
         cdef int32_t i
-        cdef uint8_t *place
-        if arena_keep(&plan.arena, m.value, <size_t>(parts.type_at - m.value), &plan.prefix) < 0:
+        cdef uint8_t *opened
+        plan.names = <Literal *>arena_take(&plan.arena, <size_t>plan.count * sizeof(Literal))
+        if plan.names == NULL or \
+                arena_keep(&plan.arena, m.value, <size_t>(parts.type_at - m.value), &plan.prefix) < 0:
             return -1
         for i in range(plan.count):
             member = &members[slots[i]]
-            literal = &plan.columns[i].literal
-            literal.n = <size_t>(member.value_at - member.at) + 1
-            place = arena_take(&plan.arena, literal.n)
-            if place == NULL:
+            # The quote that opens a value also where this one is null.
+            opened = arena_take(&plan.arena, <size_t>(member.value_at - member.at) + 1)
+            if opened == NULL:
                 return -1
-            place[0] = c','
-            memcpy(place + 1, member.at, literal.n - 1)
-            literal.p = place
+            memcpy(opened, member.at, <size_t>(member.value_at - member.at))
+            opened[member.value_at - member.at] = c'"'
+            if self._fill_literal(
+                plan, &plan.names[i], opened, <size_t>(member.value_at - member.at) + 1
+            ) < 0:
+                return -1
         if self._fill_segments(parts, plan) < 0:
             return -1
         return self._fill_types(parts, plan)
@@ -1773,19 +2046,18 @@ cdef class Decoder(BatchDecoder):
     cdef int _fill_types(self, Parts *parts, Plan *plan) noexcept nogil:
         """The entries of mysqlType, and the table that finds them by how they begin."""
         cdef Member *member = <Member *>self.members.data + parts.mysql_type.first
-        cdef TypeEntry *entry
+        cdef Literal *entry
         cdef size_t slot_count = _power_above(4 * <size_t>plan.count)
-        cdef size_t size, head
+        cdef size_t size
         cdef const uint8_t *end
         cdef uint32_t *slot
         cdef uint32_t index
         cdef int32_t i
         cdef int alike
-        plan.types = <TypeEntry *>arena_take(&plan.arena, (<size_t>plan.count + 1) * sizeof(TypeEntry))
+        plan.types = <Literal *>arena_take(&plan.arena, (<size_t>plan.count + 1) * sizeof(Literal))
         plan.slots = <uint32_t *>arena_take(&plan.arena, slot_count * sizeof(uint32_t))
         if plan.types == NULL or plan.slots == NULL:
             return -1
-        memset(plan.types, 0, (<size_t>plan.count + 1) * sizeof(TypeEntry))
         memset(plan.slots, 0, slot_count * sizeof(uint32_t))
         plan.window = 16
         plan.types_size = <size_t>plan.count - 1
@@ -1796,12 +2068,11 @@ cdef class Decoder(BatchDecoder):
                 return -1
             size = <size_t>(end - member[i].at)
             entry = &plan.types[i + 1]
-            if size < 9 or size > 0xffff or arena_keep(&plan.arena, member[i].at, size, &entry.literal) < 0:
+            if size < 9 or size > 0xffff or \
+                    self._fill_literal(plan, entry, member[i].at, size) < 0:
                 return -1
-            head = size if size < 32 else 32
-            memcpy(entry.head, member[i].at, head)
-            entry.mask = <uint32_t>((<uint64_t>1 << head) - 1)
             plan.types_size += size
+            plan.types_weight += entry.weight
             if size - 1 < <size_t>plan.window:
                 plan.window = <int>(size - 1)
         plan.shift = 64
@@ -1810,14 +2081,14 @@ cdef class Decoder(BatchDecoder):
             slot_count >>= 1
         for index in range(1, <uint32_t>plan.count + 1):
             entry = &plan.types[index]
-            slot = &plan.slots[canal_type_slot(entry.literal.p + 1, plan.window, plan.shift)]
+            slot = &plan.slots[canal_type_slot(entry.whole.p + 1, plan.window, plan.shift)]
             alike = 0
             while slot[0]:
                 slot = &plan.types[slot[0] & 0xffff].next
                 alike += 1
                 if alike > MAX_ALIKE:
                     return -1
-            slot[0] = index | <uint32_t>entry.literal.n << 16
+            slot[0] = index | <uint32_t>entry.whole.n << 16
         return 0
 
 
