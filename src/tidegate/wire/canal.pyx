@@ -107,8 +107,6 @@ from tidegate.wire.cursor cimport (
     tg_same,
 )
 from tidegate.wire.json cimport (
-    digits_i64,
-    digits_u64,
     json_bool,
     json_element,
     json_escape,
@@ -130,7 +128,6 @@ from tidegate.wire.text cimport (
     tg_base64_encode,
     tg_is_digit,
     tg_latin1_from_utf8,
-    tg_load_le64,
     tg_shift_decimal,
     tg_utf8_from_latin1,
     tg_utf8_valid,
@@ -143,259 +140,28 @@ from tidegate.wire.values cimport (
     FORM_DOUBLE,
     FORM_FLOAT,
     FORM_INTEGER,
-    FORM_TEXT,
     FORM_TIME,
     FORM_UNSIGNED,
     FORM_YEAR,
     bits_of,
     form_of,
-    tg_date_valid,
-    tg_datetime_valid,
-    tg_decimal_valid,
-    tg_time_valid,
-    year_fits,
 )
 
 
-cdef extern from * nogil:
-    """
-    #include "_scan.h"
-    #include "_text.h"
-    #include "_values.h"
-
-    /* Predicted bytes; zeros behind them, since they are compared in blocks of 16 (tg_same). */
-    static const uint8_t canal_ts[32] = ",\\"ts\\":";
-    static const uint8_t canal_sql[48] = ",\\"sql\\":\\"\\",\\"sqlType\\":{";
-    static const uint8_t canal_insert[32] = "INSERT\\",\\"es\\":";
-    static const uint8_t canal_update[32] = "UPDATE\\",\\"es\\":";
-    static const uint8_t canal_delete[32] = "DELETE\\",\\"es\\":";
-    static const uint8_t canal_no_old[48] = "},\\"old\\":null,\\"data\\":[{";
-    static const uint8_t canal_old[32] = "},\\"old\\":[{";
-    static const uint8_t canal_data[32] = "}],\\"data\\":[{";
-    static const uint8_t canal_commit_ts[48] = "}],\\"_tidb\\":{\\"commitTs\\":";
-    static const uint8_t canal_handle_key[48] = ",\\"onlyHandleKey\\":true}}";
-    static const uint8_t canal_row_key[32] = ",\\"rowkey\\":\\"";
-    static const uint8_t canal_database[48] = "{\\"id\\":0,\\"database\\":\\"";
-    static const uint8_t canal_table[32] = "\\",\\"table\\":\\"";
-
-    #ifdef TG_SSE2
-    static inline unsigned canal_digit_mask(__m128i block) {
-        __m128i shifted = _mm_sub_epi8(block, _mm_set1_epi8('0'));
-        return (unsigned)_mm_movemask_epi8(
-            _mm_cmpeq_epi8(_mm_min_epu8(shifted, _mm_set1_epi8(9)), shifted));
-    }
-
-    static inline uint32_t canal_digit_mask32(const uint8_t *p) {
-        return canal_digit_mask(_mm_loadu_si128((const __m128i *)p)) |
-               (uint32_t)canal_digit_mask(_mm_loadu_si128((const __m128i *)(p + 16))) << 16;
-    }
-    #endif
-
-    /* Whether the n <= 20 bytes at p are digits. 32 bytes at p may be read. */
-    static inline int canal_all_digits(const uint8_t *p, size_t n) {
-    #ifdef TG_SSE2
-        uint32_t wanted = ((uint32_t)1 << n) - 1;
-        return (canal_digit_mask32(p) & wanted) == wanted;
-    #else
-        while (n && tg_is_digit(*p)) p++, n--;
-        return n == 0;
-    #endif
-    }
-
-    /* How many digits stand at p, at most 32, which may all be read. */
-    static inline size_t canal_digit_run(const uint8_t *p) {
-    #ifdef TG_SSE2
-        uint32_t others = ~canal_digit_mask32(p);
-        return others ? (size_t)__builtin_ctz(others) : 32;
-    #else
-        size_t n = 0;
-        while (n < 32 && tg_is_digit(p[n])) n++;
-        return n;
-    #endif
-    }
-
-    /* The three below: a value of its form at p, up to the closing quote, is copied to dst; gives its
-     * length, 0 if it is none or an unusual one. 32 bytes may be read at p and written at dst. */
-
-    static inline size_t canal_copy_integer(const uint8_t *p, uint8_t *dst) {
-        size_t sign = p[0] == '-', n;
-    #ifdef TG_SSE2
-        __m128i block = _mm_loadu_si128((const __m128i *)p);
-        uint32_t others = ~(uint32_t)canal_digit_mask(block) & (0xffffu << sign);
-        _mm_storeu_si128((__m128i *)dst, block);
-        if (TG_UNLIKELY((others & 0xffffu) == 0)) {
-            block = _mm_loadu_si128((const __m128i *)(p + 16));
-            others = ~((uint32_t)canal_digit_mask(block) << 16) & 0xffff0000u;
-            _mm_storeu_si128((__m128i *)(dst + 16), block);
-            if (others == 0) return 0;
-        }
-        n = (size_t)__builtin_ctz(others);
-    #else
-        n = sign;
-        while (n < 22 && tg_is_digit(p[n])) n++;
-        memcpy(dst, p, n);
-    #endif
-        return n > sign && p[n] == '"' ? n : 0;
-    }
-
-    static inline size_t canal_copy_decimal(const uint8_t *p, uint8_t *dst) {
-        size_t sign = p[0] == '-', n, point;
-    #ifdef TG_SSE2
-        uint32_t others = ~canal_digit_mask32(p) & (0xffffffffu << sign);
-        _mm_storeu_si128((__m128i *)dst, _mm_loadu_si128((const __m128i *)p));
-        _mm_storeu_si128((__m128i *)(dst + 16), _mm_loadu_si128((const __m128i *)(p + 16)));
-        if (others == 0) return 0;
-        point = n = (size_t)__builtin_ctz(others);
-        if (p[n] == '.') {
-            others &= others - 1;
-            if (others == 0) return 0;
-            n = (size_t)__builtin_ctz(others);
-            if (n == point + 1) return 0;
-        }
-    #else
-        n = sign;
-        while (n < 31 && tg_is_digit(p[n])) n++;
-        point = n;
-        if (p[n] == '.') {
-            n++;
-            while (n < 31 && tg_is_digit(p[n])) n++;
-            if (n == point + 1) return 0;
-        }
-        memcpy(dst, p, n);
-    #endif
-        return point > sign && p[n] == '"' ? n : 0;
-    }
-
-    static inline size_t canal_copy_datetime(const uint8_t *p, uint8_t *dst) {
-        if (p[19] != '"' || !tg_datetime_valid(p, 19)) return 0;
-        memcpy(dst, p, 19);
-        return 19;
-    }
-
-    /* Copies a string's body up to the first byte that is special (tg_special), or up to end, and perhaps
-     * some bytes beyond, of which 16 may be read and written. *high: see tg_plain_run. */
-    static inline size_t canal_copy_text(const uint8_t *p, const uint8_t *end, uint8_t *dst,
-                                         unsigned *high) {
-        const uint8_t *start = p;
-    #ifdef TG_SSE2
-        unsigned seen = 0;
-        do {
-            __m128i block = _mm_loadu_si128((const __m128i *)p);
-            unsigned mask = tg_special_mask(block);
-            _mm_storeu_si128((__m128i *)dst, block);
-            seen |= (unsigned)_mm_movemask_epi8(block);
-            if (mask) {
-                *high = seen;
-                return (size_t)(p - start) + (size_t)__builtin_ctz(mask);
-            }
-            p += 16;
-            dst += 16;
-        } while (p < end);
-        *high = seen;
-        return (size_t)(p - start);
-    #else
-        *high = 0;
-        while (p < end && !tg_special(*p)) {
-            *high |= *p & 0x80u;
-            *dst++ = *p++;
-        }
-        return (size_t)(p - start);
-    #endif
-    }
-
-    /* The value of eight digits. */
-    static inline uint64_t canal_eight_digits(const uint8_t *p) {
-        uint64_t pairs = tg_load_le64(p) - 0x3030303030303030u;
-        pairs = pairs * 10 + (pairs >> 8);
-        return ((pairs & 0x000000ff000000ffu) * 0x000f424000000064u +
-                (pairs >> 16 & 0x000000ff000000ffu) * 0x0000271000000001u) >> 32;
-    }
-
-    /* The value of n <= 19 digits. */
-    static inline uint64_t canal_number(const uint8_t *p, size_t n) {
-        uint64_t value = 0;
-        for (; n >= 8; p += 8, n -= 8) value = value * 100000000u + canal_eight_digits(p);
-        for (; n; p++, n--) value = value * 10 + (uint64_t)(*p - '0');
-        return value;
-    }
-
-    /* The bytes of `mask` (bit i: byte i) at p equal those at `expected`, which has n of them, at most
-     * 32. 32 bytes may be read at both. No branch depends on n, which jumps about. */
-    static inline int canal_same32(const uint8_t *p, const uint8_t *expected, uint32_t mask, size_t n) {
-    #ifdef TG_SSE2
-        uint32_t low = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(
-            _mm_loadu_si128((const __m128i *)p), _mm_loadu_si128((const __m128i *)expected)));
-        uint32_t high = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(
-            _mm_loadu_si128((const __m128i *)(p + 16)),
-            _mm_loadu_si128((const __m128i *)(expected + 16))));
-        (void)n;
-        return ((low | high << 16) & mask) == mask;
-    #else
-        (void)mask;
-        return memcmp(p, expected, n < 32 ? n : 32) == 0;
-    #endif
-    }
-
-    static inline uint64_t canal_load32(const uint8_t *p) {
-        uint32_t word;
-        memcpy(&word, p, 4);
-        return word;
-    }
-
-    /* Whether two texts of n bytes are equal; nothing beyond them is read. */
-    static inline int canal_equal(const uint8_t *a, const uint8_t *b, size_t n) {
-        if (n > 16) return memcmp(a, b, n) == 0;
-        if (n >= 8) {
-            return tg_load_le64(a) == tg_load_le64(b) &&
-                   tg_load_le64(a + n - 8) == tg_load_le64(b + n - 8);
-        }
-        if (n >= 4) {
-            return canal_load32(a) == canal_load32(b) && canal_load32(a + n - 4) == canal_load32(b + n - 4);
-        }
-        return n == 0 || (a[0] == b[0] && a[n / 2] == b[n / 2] && a[n - 1] == b[n - 1]);
-    }
-
-    /* A hash for tables in memory; every byte counts, and the seed keeps a sender from choosing names
-     * that collide. */
-    static inline uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) {
-        uint64_t h = seed ^ (n * 0x9e3779b97f4a7c15u);
-        uint64_t word = 0;
-        if (n >= 8) {
-            const uint8_t *last = p + n - 8;
-            for (; p < last; p += 8) {
-                h = (h ^ tg_load_le64(p)) * 0xbf58476d1ce4e5b9u;
-                h ^= h >> 29;
-            }
-            word = tg_load_le64(last);
-        } else if (n >= 4) {
-            word = canal_load32(p) | canal_load32(p + n - 4) << 32;
-        } else if (n) {
-            word = (uint64_t)p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16;
-        }
-        h = (h ^ word) * 0x94d049bb133111ebu;
-        return h ^ h >> 32;
-    }
-
-    /* Whether a text is a number as the batch has floats: digits, perhaps a point and digits that do
-     * not end in zero, no zeros before them, no exponent. */
-    static inline int canal_plain_float(const uint8_t *p, size_t n) {
-        size_t i = n > 0 && p[0] == '-', whole = i;
-        while (i < n && tg_is_digit(p[i])) i++;
-        if (i == whole || (p[whole] == '0' && i > whole + 1)) return 0;
-        if (i == n) return 1;
-        if (p[i] != '.' || i + 1 == n || p[n - 1] == '0') return 0;
-        for (i++; i < n; i++) {
-            if (!tg_is_digit(p[i])) return 0;
-        }
-        return 1;
-    }
-
-    /* Which slot of the table of mysqlType entries: from `window` bytes, 8 to 16, at p. */
-    static inline uint64_t canal_type_slot(const uint8_t *p, int window, int shift) {
-        return (tg_load_le64(p) * 0x9e3779b97f4a7c15u +
-                tg_load_le64(p + window - 8) * 0xd6e8feb86659fd93u) >> shift;
-    }
-    """
+cdef extern from "_canal.h" nogil:
+    enum:
+        CANAL_PADDING
+        CANAL_TEXT
+        CANAL_BINARY
+        CANAL_DECIMAL
+        CANAL_DATETIME
+        CANAL_DATE
+        CANAL_TIME
+        CANAL_FLOAT
+        CANAL_YEAR
+        CANAL_GOOD
+        CANAL_BAD_RANGE
+        CANAL_BAD_TIME
     const uint8_t *canal_ts
     const uint8_t *canal_sql
     const uint8_t *canal_insert
@@ -409,18 +175,50 @@ cdef extern from * nogil:
     const uint8_t *canal_row_key
     const uint8_t *canal_database
     const uint8_t *canal_table
-    bint canal_all_digits(const uint8_t *p, size_t n) noexcept
-    size_t canal_digit_run(const uint8_t *p) noexcept
-    size_t canal_copy_integer(const uint8_t *p, uint8_t *dst) noexcept
-    size_t canal_copy_decimal(const uint8_t *p, uint8_t *dst) noexcept
-    size_t canal_copy_datetime(const uint8_t *p, uint8_t *dst) noexcept
-    size_t canal_copy_text(const uint8_t *p, const uint8_t *end, uint8_t *dst, unsigned int *high) noexcept
-    uint64_t canal_number(const uint8_t *p, size_t n) noexcept
-    bint canal_same32(const uint8_t *p, const uint8_t *expected, uint32_t mask, size_t n) noexcept
     bint canal_equal(const uint8_t *a, const uint8_t *b, size_t n) noexcept
     uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) noexcept
-    bint canal_plain_float(const uint8_t *p, size_t n) noexcept
+    size_t canal_digit_run(const uint8_t *p) noexcept
+    uint64_t canal_number(const uint8_t *p, size_t n) noexcept
+
+    ctypedef struct canal_rule:
+        int kind
+
+    void canal_integer_rule(canal_rule *rule, int bits, bint is_unsigned) noexcept
+    int canal_check(const canal_rule *rule, const uint8_t *p, size_t n) noexcept
+
+    ctypedef struct canal_literal:
+        uint8_t *head
+        const uint8_t *whole
+        uint32_t size
+        uint32_t mask
+        uint32_t next
+        uint64_t weight
+
+    ctypedef struct canal_layout:
+        int32_t count
+        canal_literal *names
+        canal_rule *rules
+        canal_literal *types
+        uint32_t *slots
+        int shift
+        int window
+        size_t types_size
+        uint64_t types_weight
+
+    ctypedef struct canal_cells:
+        uint8_t *base
+        uint8_t *text
+        int32_t *ends
+        uint8_t *valid
+        uint8_t *spare
+
+    ctypedef int64_t (*canal_unescape)(const uint8_t **p, const uint8_t *end, const uint8_t *limit,
+                                       uint8_t *text, size_t n, unsigned int *high) noexcept nogil
     uint64_t canal_type_slot(const uint8_t *p, int window, int shift) noexcept
+    const uint8_t *canal_read_row(const canal_layout *layout, const uint8_t *p, const uint8_t *end,
+                                  const uint8_t *limit, canal_cells *cells, const uint8_t *types,
+                                  uint8_t *missing, int32_t *left_out,
+                                  canal_unescape unescape) noexcept
 
 
 # --- what a type's text says of its values -------------------------------------------------------
@@ -466,11 +264,8 @@ cdef struct Column:
     uint64_t hash           # of the name
     int32_t next            # in the bucket of names
     int32_t key
-    int32_t form            # values.Form
-    int32_t digits          # INTEGER and UNSIGNED: of the largest value
-    const char *most        # the digits of the largest value
-    const char *least       # of the smallest, without its sign; NULL where there is no sign
     uint64_t seen           # the serial of the object in which the column was last met
+    canal_rule rule         # of its values
     bint varies             # its sqlType depends on its value
 
 
@@ -492,38 +287,12 @@ cdef bint _has_word(const Span *text, size_t start, const char *word, size_t n) 
     return False
 
 
-cdef void _set_bounds(Column *column, int bits, bint unsigned) noexcept nogil:
-    column.least = NULL
-    if bits == 8:
-        column.most = b"255" if unsigned else b"127"
-        column.least = b"128"
-        column.digits = 3
-    elif bits == 16:
-        column.most = b"65535" if unsigned else b"32767"
-        column.least = b"32768"
-        column.digits = 5
-    elif bits == 24:
-        column.most = b"16777215" if unsigned else b"8388607"
-        column.least = b"8388608"
-        column.digits = 8 if unsigned else 7
-    elif bits == 32:
-        column.most = b"4294967295" if unsigned else b"2147483647"
-        column.least = b"2147483648"
-        column.digits = 10
-    else:
-        column.most = b"18446744073709551615" if unsigned else b"9223372036854775807"
-        column.least = b"9223372036854775808"
-        column.digits = 20 if unsigned else 19
-    if unsigned:
-        column.least = NULL
-
-
-cdef void _set_form(Column *column) noexcept nogil:
-    """Form and bounds from the column's type text; a text that is no type's passes as text."""
+cdef void _set_rule(Column *column) noexcept nogil:
+    """The rule of the column's values from its type's text; a text that is no type's passes as text."""
     cdef char word[16]
     cdef size_t n = 0
     cdef uint8_t byte
-    cdef int i
+    cdef int i, form
     cdef int code = -1, flags = 0
     cdef Span *type = &column.type
     while n < type.n and n < 16:
@@ -543,50 +312,35 @@ cdef void _set_form(Column *column) noexcept nogil:
     # MySQL: ZEROFILL implies UNSIGNED
     if _has_word(type, n, b"unsigned", 8) or _has_word(type, n, b"zerofill", 8):
         flags |= 128
-    column.form = form_of(code, flags)
-    column.varies = False
-    if column.form == FORM_INTEGER or column.form == FORM_UNSIGNED:
-        _set_bounds(column, bits_of(code), column.form == FORM_UNSIGNED)
-        column.varies = column.form == FORM_UNSIGNED and code <= 9
-
-
-cdef inline int _integer_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
-    cdef bint negative = n > 0 and p[0] == c'-'
-    cdef const char *bound = column.least if negative else column.most
-    p += negative
-    n -= negative
-    if TG_UNLIKELY(n == 0 or bound == NULL):
-        return FAULT_VALUE
-    if TG_UNLIKELY(n > <size_t>column.digits):
-        return FAULT_RANGE if n > 20 or canal_all_digits(p, n) else FAULT_VALUE
-    if TG_UNLIKELY(not canal_all_digits(p, n)):
-        return FAULT_VALUE
-    if n == <size_t>column.digits and memcmp(p, bound, n) > 0:
-        return FAULT_RANGE
-    return FAULT_NONE
+    form = form_of(code, flags)
+    column.varies = form == FORM_UNSIGNED and code <= 9
+    column.rule.kind = CANAL_TEXT
+    if form == FORM_INTEGER or form == FORM_UNSIGNED:
+        canal_integer_rule(&column.rule, bits_of(code), form == FORM_UNSIGNED)
+    elif form == FORM_BINARY:
+        column.rule.kind = CANAL_BINARY
+    elif form == FORM_DECIMAL:
+        column.rule.kind = CANAL_DECIMAL
+    elif form == FORM_DATETIME:
+        column.rule.kind = CANAL_DATETIME
+    elif form == FORM_DATE:
+        column.rule.kind = CANAL_DATE
+    elif form == FORM_TIME:
+        column.rule.kind = CANAL_TIME
+    elif form == FORM_FLOAT or form == FORM_DOUBLE:
+        column.rule.kind = CANAL_FLOAT
+    elif form == FORM_YEAR:
+        column.rule.kind = CANAL_YEAR
 
 
 cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
-    """What is wrong with a value of the column; 32 bytes behind it may be read. Not for BINARY."""
-    cdef int form = column.form
-    cdef int64_t year = 0
-    if form == FORM_INTEGER or form == FORM_UNSIGNED:
-        return _integer_fault(column, p, n)
-    elif form == FORM_DATETIME:
-        return FAULT_NONE if tg_datetime_valid(p, n) else FAULT_TEMPORAL
-    elif form == FORM_DECIMAL:
-        return FAULT_NONE if tg_decimal_valid(p, n, p + n + 16) else FAULT_VALUE
-    elif form == FORM_DATE:
-        return FAULT_NONE if tg_date_valid(p, n) else FAULT_TEMPORAL
-    elif form == FORM_TIME:
-        return FAULT_NONE if tg_time_valid(p, n) else FAULT_TEMPORAL
-    elif form == FORM_FLOAT or form == FORM_DOUBLE:
-        return FAULT_NONE if canal_plain_float(p, n) else FAULT_VALUE
-    elif form == FORM_YEAR:
-        if n > 4 or digits_i64(p, n, &year) < 0:
-            return FAULT_VALUE
-        return FAULT_NONE if year_fits(year) else FAULT_RANGE
-    return FAULT_NONE
+    """What is wrong with a value of the column. Not for BINARY."""
+    cdef int found = canal_check(&column.rule, p, n)
+    if TG_LIKELY(found == CANAL_GOOD):
+        return FAULT_NONE
+    if found == CANAL_BAD_TIME:
+        return FAULT_TEMPORAL
+    return FAULT_RANGE if found == CANAL_BAD_RANGE else FAULT_VALUE
 
 
 # --- what was learned from earlier messages ------------------------------------------------------
@@ -598,17 +352,6 @@ cdef enum:
     PLAN_BUCKETS = 512
     # mysqlType entries that begin alike are tried one after the other, but not more than this.
     MAX_ALIKE = 8
-    # What the predicted way may read behind a message.
-    PADDING = 64
-
-
-# Predicted bytes; the first of them beside what else is needed then.
-cdef struct Literal:
-    uint8_t head[32]
-    Span whole
-    uint32_t mask           # which bytes of head count
-    uint32_t next           # of an entry of mysqlType: the slot of the next that begins alike, 0: none
-    uint64_t weight         # of an entry of mysqlType: adds up to plan.types_weight
 
 
 # One column list of one table, and how its messages look.
@@ -632,16 +375,8 @@ cdef struct Plan:
     # ... sqlType, cut where a number depends on a value ...
     Span *segments
     int32_t segment_count
-    # ... mysqlType, whose entries, "name":"type", come in any order (a slot is an entry's index from 1
-    # on, and its length in the upper half) ...
-    Literal *types
-    size_t types_size
-    uint64_t types_weight
-    uint32_t *slots
-    int shift
-    int window
-    # ... and for each column "name":" before its value.
-    Literal *names
+    # ... and what the rows and mysqlType look like.
+    canal_layout layout
 
 
 # A member of sqlType, mysqlType, data or old; or a name of pkNames.
@@ -808,173 +543,26 @@ cdef void _plan_free(Plan *plan) noexcept nogil:
     free(plan)
 
 
-cdef int64_t _unescape(Cursor *c, uint8_t *text, size_t n, unsigned int *high) noexcept nogil:
-    """The rest of a string that has n bytes so far, from the escape at the cursor to behind the
-    closing quote. Gives its whole length, or -1."""
+cdef int64_t _unescape(const uint8_t **p, const uint8_t *end, const uint8_t *limit, uint8_t *text,
+                       size_t n, unsigned int *high) noexcept nogil:
+    """See canal_unescape."""
+    cdef Cursor c
     cdef size_t run = 0
-    while c.p < c.end:
+    c.p = p[0]
+    c.end = end
+    c.limit = limit
+    c.fault = FAULT_NONE
+    while c.p < end:
         if c.p[0] == c'"':
-            c.p += 1
+            p[0] = c.p + 1
             return <int64_t>n
-        if c.p[0] != c'\\' or json_escape(c, text + n, &run) < 0:
+        if c.p[0] != c'\\' or json_escape(&c, text + n, &run) < 0:
             return -1
         n += run
-        run = tg_copy_plain_run(c.p, c.end, c.limit, text + n, high)
+        run = tg_copy_plain_run(c.p, end, limit, text + n, high)
         n += run
         c.p += run
     return -1
-
-
-cdef inline size_t _predicted_text(Cursor *c, const uint8_t **at, uint8_t *text, bint *good) noexcept nogil:
-    """The string whose body stands at at[0]: copied to text, at[0] moved behind its quote."""
-    cdef unsigned int high = 0
-    cdef size_t n = canal_copy_text(at[0], c.end, text, &high)
-    cdef const uint8_t *p = at[0] + n
-    cdef int64_t size
-    good[0] = True
-    if TG_LIKELY(p[0] == c'"'):
-        at[0] = p + 1
-    else:
-        c.p = p
-        size = _unescape(c, text, n, &high)
-        good[0] = size >= 0
-        n = <size_t>size if size >= 0 else 0
-        at[0] = c.p
-    if TG_UNLIKELY(high != 0) and not tg_utf8_valid(text, n):
-        good[0] = False
-    return n
-
-
-cdef inline const uint8_t *_predicted_row(Plan *plan, Cursor *c, const uint8_t *p, Cells *cells,
-                                          uint8_t *spare, const uint8_t *types, uint8_t *missing,
-                                          int32_t *left_out) noexcept nogil:
-    """The row whose first member stands at p, as the next cells, for which room is reserved; where it
-    ends, or NULL. It may end behind the message: see _predicted.
-
-    `types`, if given, is the content of a mysqlType to check, an entry a column: two chains of reads
-    that do not wait for one another. `missing`, if given, gets the columns that the row leaves out,
-    and `left_out` their number.
-    """
-    cdef const uint8_t *end = c.end
-    cdef const uint8_t *types_end = types + plan.types_size
-    cdef uint64_t weight = plan.types_weight
-    cdef uint8_t *base = cells.text.data
-    cdef uint8_t *text = base + cells.text.used
-    cdef int32_t *ends = <int32_t *>cells.ends.data + cells.count
-    cdef uint8_t *valid = cells.valid.data + cells.count
-    cdef int32_t count = plan.count
-    cdef Column *column = plan.columns - 1
-    cdef Literal *name = plan.names - 1
-    cdef Literal *entry
-    cdef uint32_t slot
-    cdef size_t n
-    cdef int64_t size
-    cdef bint good = True
-    cdef bint first = True
-    cdef int32_t i
-    cdef int form
-    memset(valid, 1, <size_t>count)
-    for i in range(count):
-        column += 1
-        name += 1
-        if types != NULL:
-            slot = plan.slots[canal_type_slot(types + 1, plan.window, plan.shift)]
-            while True:
-                if TG_UNLIKELY(slot == 0):
-                    return NULL
-                entry = &plan.types[slot & 0xffff]
-                n = slot >> 16
-                if TG_LIKELY(canal_same32(types, entry.head, entry.mask, n)):
-                    if TG_LIKELY(n <= 32) or (
-                        <size_t>(end - types) >= n
-                        and tg_same(types + 32, entry.whole.p + 32, n - 32, c.limit)
-                    ):
-                        break
-                slot = entry.next
-            weight -= entry.weight
-            types += n
-            if TG_UNLIKELY(types >= types_end):
-                if types > types_end or i + 1 != count:
-                    return NULL
-            elif TG_UNLIKELY(types[0] != c','):
-                return NULL
-            types += 1
-
-        if TG_UNLIKELY(p >= end):
-            return NULL
-        if TG_LIKELY(not first):
-            if p[0] == c',':
-                p += 1
-            elif missing == NULL:
-                return NULL
-        n = name.whole.n
-        if TG_UNLIKELY(not canal_same32(p, name.head, name.mask, n)) or (
-            TG_UNLIKELY(n > 32)
-            and (<size_t>(end - p) < n or not tg_same(p + 32, name.whole.p + 32, n - 32, c.limit))
-        ):
-            # A null, or a column that is left out.
-            valid[i] = 0
-            ends[i] = <int32_t>(text - base)
-            if <size_t>(end - p) >= n + 3 and tg_same(p, name.whole.p, n - 1, c.limit) and \
-                    memcmp(p + n - 1, b"null", 4) == 0:
-                p += n + 3
-                first = False
-                continue
-            if missing == NULL:
-                return NULL
-            missing[i >> 3] |= <uint8_t>(1 << (i & 7))
-            left_out[0] += 1
-            p -= not first and p[-1] == c','
-            continue
-        p += n
-        first = False
-        form = column.form
-        if form == FORM_INTEGER or form == FORM_UNSIGNED:
-            n = canal_copy_integer(p, text)
-            if TG_UNLIKELY(n == 0):
-                return NULL
-            if n >= <size_t>column.digits and _integer_fault(column, text, n) != FAULT_NONE:
-                return NULL
-            if TG_UNLIKELY(p[0] == c'-' and form == FORM_UNSIGNED):
-                return NULL
-            p += n + 1
-        elif form == FORM_DATETIME:
-            n = canal_copy_datetime(p, text)
-            if TG_LIKELY(n != 0):
-                p += 20
-            else:
-                n = _predicted_text(c, &p, text, &good)
-                if not good or not tg_datetime_valid(text, n):
-                    return NULL
-        elif form == FORM_DECIMAL:
-            n = canal_copy_decimal(p, text)
-            if TG_LIKELY(n != 0):
-                p += n + 1
-            else:
-                n = _predicted_text(c, &p, text, &good)
-                if not good or not tg_decimal_valid(text, n, text + n + 16):
-                    return NULL
-        else:
-            n = _predicted_text(c, &p, text, &good)
-            if TG_UNLIKELY(not good):
-                return NULL
-            if form == FORM_BINARY:
-                size = tg_latin1_from_utf8(text, n, spare)
-                if TG_UNLIKELY(size < 0):
-                    return NULL
-                n = tg_base64_encode(spare, <size_t>size, text)
-            elif TG_UNLIKELY(form < FORM_TEXT or form == FORM_YEAR):
-                if _value_fault(column, text, n) != FAULT_NONE:
-                    return NULL
-        text += n
-        ends[i] = <int32_t>(text - base)
-    if types != NULL and weight != 0:
-        return NULL
-    cells.text.used = <size_t>(text - base)
-    cells.count += <size_t>count
-    cells.ends.used += 4 * <size_t>count
-    cells.valid.used += <size_t>count
-    return p
 
 
 cdef inline const uint8_t *_predicted_sql_type(Plan *plan, Cursor *c) noexcept nogil:
@@ -1083,19 +671,19 @@ cdef class Decoder(BatchDecoder):
         return False
 
     cdef inline bint _pad(self, Message *m, Message *out) noexcept nogil:
-        """The message where PADDING bytes behind it may be read: a copy if it is the batch's last."""
+        """The message where CANAL_PADDING bytes behind it may be read: a copy if it is the batch's last."""
         out.value = m.value
         out.value_size = m.value_size
         out.value_limit = m.value_limit
-        if TG_LIKELY(<size_t>(m.value_limit - m.value) >= m.value_size + PADDING):
+        if TG_LIKELY(<size_t>(m.value_limit - m.value) >= m.value_size + CANAL_PADDING):
             return True
         self.padded.used = 0
-        if buffer_reserve(&self.padded, m.value_size + PADDING) < 0:
+        if buffer_reserve(&self.padded, m.value_size + CANAL_PADDING) < 0:
             return False
         memcpy(self.padded.data, m.value, m.value_size)
-        memset(self.padded.data + m.value_size, 0, PADDING)
+        memset(self.padded.data + m.value_size, 0, CANAL_PADDING)
         out.value = self.padded.data
-        out.value_limit = self.padded.data + m.value_size + PADDING
+        out.value_limit = self.padded.data + m.value_size + CANAL_PADDING
         return True
 
     cdef inline uint64_t _names_hash(self, const uint8_t *database, size_t database_size,
@@ -1143,7 +731,7 @@ cdef class Decoder(BatchDecoder):
         cdef uint8_t *missing
         cdef int32_t left_out = 0
         cdef unsigned int high = 0
-        if not plan.predicts or m.value_size < plan.prefix.n + plan.types_size + 64 or \
+        if not plan.predicts or m.value_size < plan.prefix.n + plan.layout.types_size + 64 or \
                 not tg_same(m.value, plan.prefix.p, plan.prefix.n, m.value_limit):
             return False
         c.start = m.value
@@ -1163,39 +751,31 @@ cdef class Decoder(BatchDecoder):
                 not _predicted_digits(c, &ts) or not take(c, canal_sql, 21):
             return False
         types = _predicted_sql_type(plan, c)
-        if types == NULL or <size_t>(c.end - types) < plan.types_size:
+        if types == NULL or <size_t>(c.end - types) < plan.layout.types_size:
             return False
-        c.p = types + plan.types_size
+        c.p = types + plan.layout.types_size
         if buffer_reserve(&self.spare, left(c)) < 0:
             return False
         if row.kind == KIND_UPDATE:
-            if not take(c, canal_old, 10) or not self._reserve_row(plan, c, &self.out.before):
+            if not take(c, canal_old, 10):
                 return False
             missing = self.out.new_missing(&row, plan.count)
-            if missing == NULL:
-                return False
-            p = _predicted_row(
-                plan, c, c.p, &self.out.before, self.spare.data, NULL, missing, &left_out
-            )
-            if p == NULL or p > c.end:
+            if missing == NULL or \
+                    not self._predicted_row(plan, c, &self.out.before, NULL, missing, &left_out):
                 return False
             if left_out == 0:
                 self.out.missing.used = row.missing
                 row.has = 0
             row.has = row.has | HAS_BEFORE
-            c.p = p
             if not take(c, canal_data, 12):
                 return False
         elif not take(c, canal_no_old, 22):
             return False
         cells = &self.out.before if row.kind == KIND_DELETE else &self.out.after
         row.has = row.has | (HAS_BEFORE if row.kind == KIND_DELETE else HAS_AFTER)
-        if not self._reserve_row(plan, c, cells):
+        if not self._predicted_row(plan, c, cells, types, NULL, NULL):
             return False
-        p = _predicted_row(plan, c, c.p, cells, self.spare.data, types, NULL, NULL)
-        if p == NULL or p > c.end:
-            return False
-        c.p = p
+        p = c.p
         if TG_LIKELY(take(c, canal_commit_ts, 23)):
             if not _predicted_digits(c, &ts):
                 return False
@@ -1226,11 +806,33 @@ cdef class Decoder(BatchDecoder):
         row.shape = plan.shape
         return self.out.add_row(c, &row) == 0
 
-    cdef inline bint _reserve_row(self, const Plan *plan, const Cursor *c, Cells *cells) noexcept nogil:
-        """Room for a row of what is left: no value is longer than it stands there, but that base64
-        makes four bytes of three."""
-        return cells_reserve(cells, plan.count) == 0 and \
-            buffer_reserve(&cells.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 2 * PADDING) == 0
+    cdef inline bint _predicted_row(self, const Plan *plan, Cursor *c, Cells *cells,
+                                    const uint8_t *types, uint8_t *missing,
+                                    int32_t *left_out) noexcept nogil:
+        """The row at the cursor as the next cells; see canal_read_row."""
+        cdef canal_cells at
+        cdef const uint8_t *end
+        # No value is longer than it stands there, but that base64 makes four bytes of three.
+        if cells_reserve(cells, plan.count) < 0 or buffer_reserve(
+            &cells.text, left(c) // 3 * 4 + 4 * <size_t>plan.count + 2 * CANAL_PADDING
+        ) < 0:
+            return False
+        at.base = cells.text.data
+        at.text = cells.text.data + cells.text.used
+        at.ends = <int32_t *>cells.ends.data + cells.count
+        at.valid = cells.valid.data + cells.count
+        at.spare = self.spare.data
+        end = canal_read_row(
+            &plan.layout, c.p, c.end, c.limit, &at, types, missing, left_out, _unescape
+        )
+        if TG_UNLIKELY(end == NULL or end > c.end):
+            return False
+        c.p = end
+        cells.text.used = <size_t>(at.text - at.base)
+        cells.count += <size_t>plan.count
+        cells.ends.used += 4 * <size_t>plan.count
+        cells.valid.used += <size_t>plan.count
+        return True
 
     cdef int _put_binary(self, Cells *cells, const uint8_t *p, size_t n) noexcept nogil:
         """The bytes that a text of code points up to U+00FF stands for, as a cell in base64; p may be
@@ -1691,7 +1293,7 @@ cdef class Decoder(BatchDecoder):
                 continue
             member = &members[slots[i]]
             column = &plan.columns[i]
-            if column.form == FORM_BINARY:
+            if column.rule.kind == CANAL_BINARY:
                 fault = self._put_binary(cells, member.text.p, member.text.n)
                 if fault != FAULT_NONE:
                     return fail_at(c, fault, member.value_at)
@@ -1702,7 +1304,7 @@ cdef class Decoder(BatchDecoder):
             memcpy(text, member.text.p, member.text.n)
             fault = _value_fault(column, text, member.text.n)
             if TG_UNLIKELY(fault != FAULT_NONE):
-                if column.form == FORM_FLOAT or column.form == FORM_DOUBLE:
+                if column.rule.kind == CANAL_FLOAT:
                     fault = self._put_float(cells, &member.text)
                 if fault != FAULT_NONE:
                     return fail_at(c, fault, member.value_at)
@@ -1865,7 +1467,7 @@ cdef class Decoder(BatchDecoder):
         self.plan_count += 1
         # Names, types and literals of all columns together are not longer than the message.
         self.plan_bytes += 4 * <size_t>(c.end - c.start) + \
-            data.count * (sizeof(Column) + 2 * sizeof(Literal) + 128)
+            data.count * (sizeof(Column) + 2 * sizeof(canal_literal) + 128)
         return plan
 
     cdef int _fill_plan(self, Cursor *c, Parts *parts, const Members *data, Plan *plan) noexcept nogil:
@@ -1912,7 +1514,7 @@ cdef class Decoder(BatchDecoder):
                 return fail_at(c, FAULT_TYPE, member.value_at)
             if arena_keep(&plan.arena, member.text.p, member.text.n, &column.type) < 0:
                 return fail(c, FAULT_MEMORY)
-            _set_form(column)
+            _set_rule(column)
         for i in range(plan.count):
             if plan.columns[i].type.p == NULL:
                 return fail_at(c, FAULT_COLUMNS, members[data.first + i].at)
@@ -1973,38 +1575,47 @@ cdef class Decoder(BatchDecoder):
         self.out.extras.used = extras
         self.out.event = event
 
-    cdef int _fill_literal(self, Plan *plan, Literal *literal, const uint8_t *p, size_t n) noexcept nogil:
+    cdef int _fill_literal(self, Plan *plan, canal_literal *literal, const uint8_t *p,
+                           size_t n) noexcept nogil:
         cdef size_t head = n if n < 32 else 32
-        memset(literal, 0, sizeof(Literal))
-        if arena_keep(&plan.arena, p, n, &literal.whole) < 0:
+        cdef Span kept
+        memset(literal, 0, sizeof(canal_literal))
+        if n > 0xffff or arena_keep(&plan.arena, p, n, &kept) < 0:
             return -1
         memcpy(literal.head, p, head)
+        literal.whole = kept.p
+        literal.size = <uint32_t>n
         literal.mask = <uint32_t>((<uint64_t>1 << head) - 1)
         literal.weight = canal_hash(p, n, self.seed)
         return 0
 
     cdef int _fill_prediction(self, Message *m, Parts *parts, Plan *plan) noexcept nogil:
         """The bytes between values as this message has them; -1: it cannot serve."""
-        cdef Member *members = <Member *>self.members.data
-        cdef Member *member
+        cdef canal_layout *layout = &plan.layout
         cdef const int32_t *slots = <const int32_t *>self.after_slots.data
-        cdef int32_t i
+        cdef Member *member
         cdef uint8_t *opened
-        plan.names = <Literal *>arena_take(&plan.arena, <size_t>plan.count * sizeof(Literal))
-        if plan.names == NULL or \
+        cdef size_t n
+        cdef int32_t i
+        layout.count = plan.count
+        layout.names = <canal_literal *>arena_take(
+            &plan.arena, <size_t>plan.count * sizeof(canal_literal)
+        )
+        layout.rules = <canal_rule *>arena_take(&plan.arena, <size_t>plan.count * sizeof(canal_rule))
+        if layout.names == NULL or layout.rules == NULL or \
                 arena_keep(&plan.arena, m.value, <size_t>(parts.type_at - m.value), &plan.prefix) < 0:
             return -1
         for i in range(plan.count):
-            member = &members[slots[i]]
-            # The quote that opens a value also where this one is null.
-            opened = arena_take(&plan.arena, <size_t>(member.value_at - member.at) + 1)
+            member = <Member *>self.members.data + slots[i]
+            n = <size_t>(member.value_at - member.at)
+            # With the quote that opens a value, also where this one is null.
+            opened = arena_take(&plan.arena, n + 1)
             if opened == NULL:
                 return -1
-            memcpy(opened, member.at, <size_t>(member.value_at - member.at))
-            opened[member.value_at - member.at] = c'"'
-            if self._fill_literal(
-                plan, &plan.names[i], opened, <size_t>(member.value_at - member.at) + 1
-            ) < 0:
+            memcpy(opened, member.at, n)
+            opened[n] = c'"'
+            layout.rules[i] = plan.columns[i].rule
+            if self._fill_literal(plan, &layout.names[i], opened, n + 1) < 0:
                 return -1
         if self._fill_segments(parts, plan) < 0:
             return -1
@@ -2045,50 +1656,49 @@ cdef class Decoder(BatchDecoder):
 
     cdef int _fill_types(self, Parts *parts, Plan *plan) noexcept nogil:
         """The entries of mysqlType, and the table that finds them by how they begin."""
+        cdef canal_layout *layout = &plan.layout
         cdef Member *member = <Member *>self.members.data + parts.mysql_type.first
-        cdef Literal *entry
+        cdef canal_literal *entry
         cdef size_t slot_count = _power_above(4 * <size_t>plan.count)
-        cdef size_t size
         cdef const uint8_t *end
         cdef uint32_t *slot
         cdef uint32_t index
-        cdef int32_t i
         cdef int alike
-        plan.types = <Literal *>arena_take(&plan.arena, (<size_t>plan.count + 1) * sizeof(Literal))
-        plan.slots = <uint32_t *>arena_take(&plan.arena, slot_count * sizeof(uint32_t))
-        if plan.types == NULL or plan.slots == NULL:
+        layout.types = <canal_literal *>arena_take(
+            &plan.arena, (<size_t>plan.count + 1) * sizeof(canal_literal)
+        )
+        layout.slots = <uint32_t *>arena_take(&plan.arena, slot_count * sizeof(uint32_t))
+        if layout.types == NULL or layout.slots == NULL:
             return -1
-        memset(plan.slots, 0, slot_count * sizeof(uint32_t))
-        plan.window = 16
-        plan.types_size = <size_t>plan.count - 1
-        for i in range(plan.count):
-            # The text is a span of the message unless it has escapes, which no type needs.
-            end = member[i].text.p + member[i].text.n + 1
-            if member[i].value_at + member[i].text.n + 2 != end:
-                return -1
-            size = <size_t>(end - member[i].at)
-            entry = &plan.types[i + 1]
-            if size < 9 or size > 0xffff or \
-                    self._fill_literal(plan, entry, member[i].at, size) < 0:
-                return -1
-            plan.types_size += size
-            plan.types_weight += entry.weight
-            if size - 1 < <size_t>plan.window:
-                plan.window = <int>(size - 1)
-        plan.shift = 64
-        while slot_count > 1:
-            plan.shift -= 1
-            slot_count >>= 1
+        memset(layout.slots, 0, slot_count * sizeof(uint32_t))
+        layout.shift = 64
+        while (<size_t>1 << (64 - layout.shift)) < slot_count:
+            layout.shift -= 1
+        layout.window = 16
+        layout.types_size = <size_t>plan.count - 1
         for index in range(1, <uint32_t>plan.count + 1):
-            entry = &plan.types[index]
-            slot = &plan.slots[canal_type_slot(entry.whole.p + 1, plan.window, plan.shift)]
+            # The text is a span of the message unless it has escapes, which no type needs.
+            end = member.text.p + member.text.n + 1
+            if member.value_at + member.text.n + 2 != end or end - member.at < 9:
+                return -1
+            entry = &layout.types[index]
+            if self._fill_literal(plan, entry, member.at, <size_t>(end - member.at)) < 0:
+                return -1
+            layout.types_size += entry.size
+            layout.types_weight += entry.weight
+            if entry.size - 1 < <uint32_t>layout.window:
+                layout.window = <int>(entry.size - 1)
+            member += 1
+        for index in range(1, <uint32_t>plan.count + 1):
+            entry = &layout.types[index]
+            slot = &layout.slots[canal_type_slot(entry.whole + 1, layout.window, layout.shift)]
             alike = 0
             while slot[0]:
-                slot = &plan.types[slot[0] & 0xffff].next
+                slot = &layout.types[slot[0] & 0xffff].next
                 alike += 1
                 if alike > MAX_ALIKE:
                     return -1
-            slot[0] = index | <uint32_t>entry.whole.n << 16
+            slot[0] = index | entry.size << 16
         return 0
 
 
