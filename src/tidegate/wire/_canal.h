@@ -48,14 +48,25 @@ static inline uint64_t canal_load_be64(const uint8_t *p) {
 #endif
 }
 
-/* Whether two texts of n bytes are equal; nothing beyond them is read. */
-static inline int canal_equal(const uint8_t *a, const uint8_t *b, size_t n) {
-    if (n > 16) return memcmp(a, b, n) == 0;
-    if (n >= 8) {
-        return tg_load_le64(a) == tg_load_le64(b) && tg_load_le64(a + n - 8) == tg_load_le64(b + n - 8);
-    }
-    if (n >= 4) return canal_load32(a) == canal_load32(b) && canal_load32(a + n - 4) == canal_load32(b + n - 4);
-    return n == 0 || (a[0] == b[0] && a[n / 2] == b[n / 2] && a[n - 1] == b[n - 1]);
+/* A text by its first sixteen bytes, zeros behind its end: enough to tell most names apart, without a branch on their
+ * lengths. */
+typedef struct {
+    uint64_t low, high;
+    const uint8_t *p;
+    size_t n;
+} canal_word;
+
+/* 16 bytes at p may be read. */
+static inline canal_word canal_word_of(const uint8_t *p, size_t n) {
+    static const uint8_t ones[32] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+    const uint8_t *mask = ones + 16 - (n < 16 ? n : 16);
+    canal_word word = {tg_load_le64(p) & tg_load_le64(mask), tg_load_le64(p + 8) & tg_load_le64(mask + 8), p, n};
+    return word;
+}
+
+static inline int canal_same_word(const canal_word *a, const canal_word *b) {
+    return ((a->low ^ b->low) | (a->high ^ b->high) | (a->n ^ b->n)) == 0 &&
+           (TG_LIKELY(a->n <= 16) || memcmp(a->p + 16, b->p + 16, a->n - 16) == 0);
 }
 
 /* A hash for tables in memory. Every byte counts, and the seed keeps a sender from choosing names that collide. */
@@ -75,6 +86,14 @@ static inline uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) {
         word = (uint64_t)p[0] | (uint64_t)p[n / 2] << 8 | (uint64_t)p[n - 1] << 16;
     }
     h = (h ^ word) * 0x94d049bb133111ebu;
+    return h ^ h >> 32;
+}
+
+static inline uint64_t canal_word_hash(const canal_word *word, uint64_t seed) {
+    uint64_t h;
+    if (TG_UNLIKELY(word->n > 16)) return canal_hash(word->p, word->n, seed);
+    h = (word->low ^ seed) * 0xbf58476d1ce4e5b9u;
+    h = (h ^ h >> 29 ^ word->high ^ word->n) * 0x94d049bb133111ebu;
     return h ^ h >> 32;
 }
 
@@ -108,6 +127,15 @@ static inline size_t canal_lowest(uint32_t word) {
 }
 
 static inline void canal_copy32(uint8_t *dst, const uint8_t *p) { memcpy(dst, p, 32); }
+
+/* Copies n bytes; 32 bytes may be read at p and written at dst. */
+static inline void canal_copy(uint8_t *dst, const uint8_t *p, size_t n) {
+    if (TG_LIKELY(n <= 32)) {
+        canal_copy32(dst, p);
+    } else {
+        memcpy(dst, p, n);
+    }
+}
 
 /* How many digits stand at p, at most 31; 32 bytes may be read. */
 static inline size_t canal_digit_run(const uint8_t *p) { return canal_lowest(canal_no_digits(p) | 0x80000000u); }
@@ -204,11 +232,18 @@ static inline int canal_check_year(const uint8_t *p, size_t n) {
     return year == 0 || (year > 1900 && year < 2156) ? CANAL_GOOD : CANAL_BAD_RANGE;
 }
 
-/* What is wrong with a value, if anything. Texts of BINARY columns are looked at where they become bytes. */
+/* Whether an integer is surely right; 32 bytes at p may be read. If not, canal_check_integer says it. */
+static inline int canal_plain_integer(const canal_rule *rule, const uint8_t *p, size_t n) {
+    uint32_t others = canal_no_digits(p) & (uint32_t)(((uint64_t)1 << (n < 31 ? n : 31)) - 1);
+    return (n > 0) & (n < (size_t)rule->digits) & (others == 0);
+}
+
+/* What is wrong with a value, if anything; 32 bytes at p may be read. Texts of BINARY columns are looked at where they become bytes. */
 static inline int canal_check(const canal_rule *rule, const uint8_t *p, size_t n) {
     switch (rule->kind) {
-        case CANAL_INTEGER: return canal_check_integer(rule, p, n);
-        case CANAL_DECIMAL: return tg_decimal_valid(p, n, p + n) ? CANAL_GOOD : CANAL_BAD_VALUE;
+        case CANAL_INTEGER:
+            return TG_LIKELY(canal_plain_integer(rule, p, n)) ? CANAL_GOOD : canal_check_integer(rule, p, n);
+        case CANAL_DECIMAL: return tg_decimal_valid(p, n, p + 32) ? CANAL_GOOD : CANAL_BAD_VALUE;
         case CANAL_DATETIME: return tg_datetime_valid(p, n) ? CANAL_GOOD : CANAL_BAD_TIME;
         case CANAL_DATE: return tg_date_valid(p, n) ? CANAL_GOOD : CANAL_BAD_TIME;
         case CANAL_TIME: return tg_time_valid(p, n) ? CANAL_GOOD : CANAL_BAD_TIME;
@@ -289,6 +324,83 @@ static inline size_t canal_take_text(const uint8_t *p, const uint8_t *end, uint8
     }
     return (size_t)(p - start);
 #endif
+}
+
+/* The same without copying. */
+static inline size_t canal_text_run(const uint8_t *p, const uint8_t *end, unsigned *high) {
+    const uint8_t *start = p;
+#ifdef TG_SSE2
+    unsigned seen = 0;
+    do {
+        __m128i first = _mm_loadu_si128((const __m128i *)p);
+        __m128i second = _mm_loadu_si128((const __m128i *)(p + 16));
+        uint32_t mask = tg_special_mask(first) | (uint32_t)tg_special_mask(second) << 16;
+        seen |= (unsigned)_mm_movemask_epi8(_mm_or_si128(first, second));
+        if (TG_LIKELY(mask != 0)) {
+            *high = seen;
+            return (size_t)(p - start) + canal_lowest(mask);
+        }
+        p += 32;
+    } while (p < end);
+    *high = seen;
+#else
+    *high = 0;
+    while (p < end && !tg_special(*p)) *high |= *p++ & 0x80u;
+#endif
+    return (size_t)(p - start);
+}
+
+/* ---- members in any order ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *at;          /* the opening quote of its name */
+    const uint8_t *name;
+    size_t name_size;
+    const uint8_t *value_at;
+    const uint8_t *text;        /* NULL: null, or a number */
+    size_t text_size;
+} canal_member;
+
+/* The member at p, of which a name and a string, or null, or else (`numbers`) a small whole number are asked, if it has
+ * neither white space nor escapes: the common case, without detours. Gives where it ends, or NULL. */
+static inline const uint8_t *canal_plain_member(const uint8_t *p, const uint8_t *end, int numbers, canal_member *out) {
+    unsigned high;
+    size_t n;
+    if (TG_UNLIKELY(*p != '"')) return NULL;
+    out->at = p++;
+    n = canal_text_run(p, end, &high);
+    out->name = p;
+    out->name_size = n;
+    if (TG_UNLIKELY(p[n] != '"') || TG_UNLIKELY(p[n + 1] != ':') ||
+        (TG_UNLIKELY(high != 0) && !tg_utf8_valid(p, n))) {
+        return NULL;
+    }
+    p += n + 2;
+    out->value_at = p;
+    out->text = NULL;
+    out->text_size = 0;
+    if (TG_UNLIKELY(p >= end)) return NULL;
+    if (numbers) {
+        p += *p == '-';
+        /* One digit or more, four at most, as every code of java.sql.Types has. */
+        n = canal_digit_run(p);
+        if (TG_UNLIKELY(n - 1 > 3) || TG_UNLIKELY(*p == '0' && n > 1) ||
+            TG_UNLIKELY(p[n] != ',' && p[n] != '}')) {
+            return NULL;
+        }
+        p += n;
+    } else if (TG_LIKELY(*p == '"')) {
+        p++;
+        n = canal_text_run(p, end, &high);
+        if (TG_UNLIKELY(p[n] != '"') || (TG_UNLIKELY(high != 0) && !tg_utf8_valid(p, n))) return NULL;
+        out->text = p;
+        out->text_size = n;
+        p += n + 1;
+    } else {
+        if (memcmp(p, "null", 4) != 0) return NULL;
+        p += 4;
+    }
+    return TG_LIKELY(p < end) ? p : NULL;
 }
 
 /* ---- predicted rows ------------------------------------------------------------------------------------------------- */

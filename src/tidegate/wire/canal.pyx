@@ -97,6 +97,7 @@ from tidegate.wire.cursor cimport (
     TG_UNLIKELY,
     Cursor,
     Span,
+    cursor_init,
     fail,
     fail_at,
     left,
@@ -130,7 +131,6 @@ from tidegate.wire.text cimport (
     tg_latin1_from_utf8,
     tg_shift_decimal,
     tg_utf8_from_latin1,
-    tg_utf8_valid,
 )
 from tidegate.wire.values cimport (
     FORM_BINARY,
@@ -175,7 +175,15 @@ cdef extern from "_canal.h" nogil:
     const uint8_t *canal_row_key
     const uint8_t *canal_database
     const uint8_t *canal_table
-    bint canal_equal(const uint8_t *a, const uint8_t *b, size_t n) noexcept
+
+    ctypedef struct canal_word:
+        const uint8_t *p
+        size_t n
+
+    canal_word canal_word_of(const uint8_t *p, size_t n) noexcept
+    bint canal_same_word(const canal_word *a, const canal_word *b) noexcept
+    uint64_t canal_word_hash(const canal_word *word, uint64_t seed) noexcept
+    void canal_copy(uint8_t *dst, const uint8_t *p, size_t n) noexcept
     uint64_t canal_hash(const uint8_t *p, size_t n, uint64_t seed) noexcept
     size_t canal_digit_run(const uint8_t *p) noexcept
     uint64_t canal_number(const uint8_t *p, size_t n) noexcept
@@ -185,6 +193,12 @@ cdef extern from "_canal.h" nogil:
 
     void canal_integer_rule(canal_rule *rule, int bits, bint is_unsigned) noexcept
     int canal_check(const canal_rule *rule, const uint8_t *p, size_t n) noexcept
+
+    ctypedef struct canal_member:
+        pass
+
+    const uint8_t *canal_plain_member(const uint8_t *p, const uint8_t *end, bint numbers,
+                                      canal_member *out) noexcept
 
     ctypedef struct canal_literal:
         uint8_t *head
@@ -259,8 +273,8 @@ _fill_type_words()
 
 
 cdef struct Column:
-    Span name
-    Span type
+    canal_word name
+    canal_word type
     uint64_t hash           # of the name
     int32_t next            # in the bucket of names
     int32_t key
@@ -273,7 +287,7 @@ cdef inline uint8_t _lower(uint8_t byte) noexcept nogil:
     return byte | 0x20 if 65 <= byte <= 90 else byte
 
 
-cdef bint _has_word(const Span *text, size_t start, const char *word, size_t n) noexcept nogil:
+cdef bint _has_word(const canal_word *text, size_t start, const char *word, size_t n) noexcept nogil:
     """Whether the (lower-case) word stands somewhere in the text, in any case."""
     cdef size_t i, j
     if text.n < n:
@@ -294,7 +308,7 @@ cdef void _set_rule(Column *column) noexcept nogil:
     cdef uint8_t byte
     cdef int i, form
     cdef int code = -1, flags = 0
-    cdef Span *type = &column.type
+    cdef canal_word *type = &column.type
     while n < type.n and n < 16:
         byte = _lower(type.p[n])
         if not (97 <= byte <= 122 or 48 <= byte <= 57 or byte == c'_'):
@@ -334,7 +348,7 @@ cdef void _set_rule(Column *column) noexcept nogil:
 
 
 cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
-    """What is wrong with a value of the column. Not for BINARY."""
+    """What is wrong with a value of the column; 32 bytes of it may be read. Not for BINARY."""
     cdef int found = canal_check(&column.rule, p, n)
     if TG_LIKELY(found == CANAL_GOOD):
         return FAULT_NONE
@@ -381,10 +395,10 @@ cdef struct Plan:
 
 # A member of sqlType, mysqlType, data or old; or a name of pkNames.
 cdef struct Member:
-    Span name
-    Span text               # p == NULL: null
     const uint8_t *at       # its name's opening quote
+    Span name
     const uint8_t *value_at
+    Span text               # p == NULL: null
 
 
 cdef struct Members:
@@ -450,69 +464,12 @@ cdef inline bint _is(const Span *text, const char *word, size_t n) noexcept nogi
 
 
 cdef inline bint _same(const Span *a, const Span *b) noexcept nogil:
-    return a.n == b.n and canal_equal(a.p, b.p, a.n)
-
-
-cdef inline bint _plain_member(Cursor *c, bint first, bint numbers, Member *out) noexcept nogil:
-    """The next member if it has no white space and no escapes: the common case, without detours. If
-    not, nothing has happened."""
-    cdef const uint8_t *end = c.end
-    cdef const uint8_t *p = c.p
-    cdef size_t n
-    cdef unsigned int high = 0
-    if TG_UNLIKELY(end - p < 2):
-        return False
-    if not first:
-        if p[0] != c',':
-            return False
-        p += 1
-    if p[0] != c'"':
-        return False
-    out.at = p
-    p += 1
-    n = tg_plain_run(p, end, c.limit, &high)
-    out.name.p = p
-    out.name.n = n
-    p += n
-    if TG_UNLIKELY(end - p < 8) or p[0] != c'"' or p[1] != c':' or \
-            (TG_UNLIKELY(high != 0) and not tg_utf8_valid(out.name.p, n)):
-        return False
-    p += 2
-    out.value_at = p
-    out.text.p = NULL
-    out.text.n = 0
-    if numbers:
-        p += p[0] == c'-'
-        # one to four digits, as every code of java.sql.Types has
-        if not tg_is_digit(p[0]):
-            return False
-        n = 1
-        while n < 4 and tg_is_digit(p[n]):
-            n += 1
-        if (p[n] != c',' and p[n] != c'}') or (p[0] == c'0' and n > 1):
-            return False
-        c.p = p + n
-        return True
-    if TG_UNLIKELY(p[0] != c'"'):
-        if p[0] != c'n' or p[1] != c'u' or p[2] != c'l' or p[3] != c'l':
-            return False
-        c.p = p + 4
-        return True
-    p += 1
-    high = 0
-    n = tg_plain_run(p, end, c.limit, &high)
-    if TG_UNLIKELY(p + n >= end) or p[n] != c'"' or \
-            (TG_UNLIKELY(high != 0) and not tg_utf8_valid(p, n)):
-        return False
-    out.text.p = p
-    out.text.n = n
-    c.p = p + n + 1
-    return True
+    return a.n == b.n and memcmp(a.p, b.p, a.n) == 0
 
 
 cdef int _by_name(const void *a, const void *b) noexcept nogil:
-    cdef const Span *left_name = &(<const Column *>a).name
-    cdef const Span *right_name = &(<const Column *>b).name
+    cdef const canal_word *left_name = &(<const Column *>a).name
+    cdef const canal_word *right_name = &(<const Column *>b).name
     cdef size_t n = left_name.n if left_name.n < right_name.n else right_name.n
     cdef int order = memcmp(left_name.p, right_name.p, n)
     if order:
@@ -641,8 +598,29 @@ cdef class Decoder(BatchDecoder):
         memset(self.buckets, 0xff, sizeof(self.buckets))
 
     cdef int message(self, Message *m, Cursor *c) noexcept nogil:
+        cdef Message padded
         if m.value == NULL or m.value_size == 0:
             return fail(c, FAULT_EMPTY)
+        if TG_UNLIKELY(<size_t>(m.value_limit - m.value) < m.value_size + CANAL_PADDING):
+            if self._pad(m, &padded) < 0:
+                return fail(c, FAULT_MEMORY)
+            cursor_init(c, padded.value, padded.value_size, padded.value_limit)
+            return self._read(&padded, c)
+        return self._read(m, c)
+
+    cdef int _pad(self, const Message *m, Message *out) noexcept nogil:
+        """A copy of the batch's last message, with bytes behind it that may be read."""
+        self.padded.used = 0
+        if buffer_reserve(&self.padded, m.value_size + CANAL_PADDING) < 0:
+            return -1
+        memcpy(self.padded.data, m.value, m.value_size)
+        memset(self.padded.data + m.value_size, 0, CANAL_PADDING)
+        out.value = self.padded.data
+        out.value_size = m.value_size
+        out.value_limit = self.padded.data + m.value_size + CANAL_PADDING
+        return 0
+
+    cdef inline int _read(self, Message *m, Cursor *c) noexcept nogil:
         if self.last >= 0:
             if TG_LIKELY(self._predict(m)):
                 return 0
@@ -653,38 +631,19 @@ cdef class Decoder(BatchDecoder):
 
     cdef inline bint _predict(self, Message *m) noexcept nogil:
         """Reads the message by one of the plans; if by none, something may have been put."""
-        cdef Message padded
         cdef int32_t i
         cdef int32_t tried = self.last
-        if TG_UNLIKELY(not self._pad(m, &padded)):
-            return False
-        if TG_LIKELY(self._predicted(self.plans[tried], &padded)):
+        if TG_LIKELY(self._predicted(self.plans[tried], m)):
             return True
-        i = self._find_raw(&padded)
+        i = self._find_raw(m)
         while i >= 0:
             if i != tried:
                 self.out.rollback()
-                if self._predicted(self.plans[i], &padded):
+                if self._predicted(self.plans[i], m):
                     self.last = i
                     return True
             i = self.plans[i].next
         return False
-
-    cdef inline bint _pad(self, Message *m, Message *out) noexcept nogil:
-        """The message where CANAL_PADDING bytes behind it may be read: a copy if it is the batch's last."""
-        out.value = m.value
-        out.value_size = m.value_size
-        out.value_limit = m.value_limit
-        if TG_LIKELY(<size_t>(m.value_limit - m.value) >= m.value_size + CANAL_PADDING):
-            return True
-        self.padded.used = 0
-        if buffer_reserve(&self.padded, m.value_size + CANAL_PADDING) < 0:
-            return False
-        memcpy(self.padded.data, m.value, m.value_size)
-        memset(self.padded.data + m.value_size, 0, CANAL_PADDING)
-        out.value = self.padded.data
-        out.value_limit = self.padded.data + m.value_size + CANAL_PADDING
-        return True
 
     cdef inline uint64_t _names_hash(self, const uint8_t *database, size_t database_size,
                                      const uint8_t *table, size_t table_size) noexcept nogil:
@@ -715,7 +674,7 @@ cdef class Decoder(BatchDecoder):
         ]
 
     cdef bint _predicted(self, Plan *plan, Message *m) noexcept nogil:
-        """Reads a padded message if it is one of the plan, exactly as TiCDC lays it out. If not, what
+        """Reads the message if it is one of the plan, exactly as TiCDC lays it out. If not, what
         was put stays for the caller to take back.
 
         Where the bytes are as predicted nobody asks whether the message still goes on: what is read
@@ -967,6 +926,7 @@ cdef class Decoder(BatchDecoder):
         """An object of strings and nulls, or of whole numbers (whose texts are not kept), or null."""
         cdef bint first = True
         cdef Member *member
+        cdef const uint8_t *behind
         cdef int found
         cdef int64_t number = 0
         out.first = self.members.used // sizeof(Member)
@@ -979,10 +939,16 @@ cdef class Decoder(BatchDecoder):
             if TG_UNLIKELY(buffer_reserve(&self.members, sizeof(Member)) < 0):
                 return fail(c, FAULT_MEMORY)
             member = <Member *>(self.members.data + self.members.used)
-            if TG_LIKELY(_plain_member(c, first, numbers, member)):
-                first = False
-                self.members.used += sizeof(Member)
-                continue
+            if TG_LIKELY(c.p < c.end) and (first or c.p[0] == c','):
+                # A Member is laid out as a canal_member.
+                behind = canal_plain_member(
+                    c.p + (not first), c.end, numbers, <canal_member *>member
+                )
+                if TG_LIKELY(behind != NULL):
+                    c.p = behind
+                    first = False
+                    self.members.used += sizeof(Member)
+                    continue
             json_space(c)
             member.at = c.p if first else c.p + 1
             found = json_member(c, &first, &self.out.scratch, &member.name)
@@ -1301,7 +1267,7 @@ cdef class Decoder(BatchDecoder):
             if buffer_reserve(&cells.text, member.text.n) < 0:
                 return fail(c, FAULT_MEMORY)
             text = cells.text.data + cells.text.used
-            memcpy(text, member.text.p, member.text.n)
+            canal_copy(text, member.text.p, member.text.n)
             fault = _value_fault(column, text, member.text.n)
             if TG_UNLIKELY(fault != FAULT_NONE):
                 if column.rule.kind == CANAL_FLOAT:
@@ -1328,15 +1294,17 @@ cdef class Decoder(BatchDecoder):
     # --- plans -------------------------------------------------------------------------------------
 
     cdef inline int32_t _column(self, const Plan *plan, const Span *name, int32_t guess) noexcept nogil:
-        """The index of the column of that name, -1: there is none."""
+        """The index of the column of that name, -1: there is none. Here and in what follows, 16 bytes
+        may be read of every text: messages, scratch and arenas are padded."""
+        cdef canal_word word = canal_word_of(name.p, name.n)
         cdef uint64_t h
         cdef int32_t i
-        if guess < plan.count and _same(&plan.columns[guess].name, name):
+        if guess < plan.count and canal_same_word(&plan.columns[guess].name, &word):
             return guess
-        h = canal_hash(name.p, name.n, self.seed)
+        h = canal_word_hash(&word, self.seed)
         i = plan.buckets[h & plan.bucket_mask]
         while i >= 0:
-            if plan.columns[i].hash == h and _same(&plan.columns[i].name, name):
+            if canal_same_word(&plan.columns[i].name, &word):
                 return i
             i = plan.columns[i].next
         return -1
@@ -1370,11 +1338,13 @@ cdef class Decoder(BatchDecoder):
     cdef bint _same_columns(self, const Plan *plan, const Members *data) noexcept nogil:
         """Whether the row has the plan's columns in the plan's order; if so, its slots are set."""
         cdef Member *members = <Member *>self.members.data + data.first
+        cdef canal_word word
         cdef int32_t i
         if data.count != <size_t>plan.count:
             return False
         for i in range(plan.count):
-            if not _same(&plan.columns[i].name, &members[i].name):
+            word = canal_word_of(members[i].name.p, members[i].name.n)
+            if not canal_same_word(&plan.columns[i].name, &word):
                 return False
             (<int32_t *>self.after_slots.data)[i] = <int32_t>data.first + i
         return True
@@ -1383,6 +1353,7 @@ cdef class Decoder(BatchDecoder):
         """Whether the plan's columns, types and keys are those of the row; sets its slots."""
         cdef Member *members = <Member *>self.members.data
         cdef int32_t *slots = <int32_t *>self.after_slots.data
+        cdef canal_word type
         cdef int32_t i, column, found = 0
         cdef bint in_order = True
         cdef size_t j
@@ -1404,8 +1375,10 @@ cdef class Decoder(BatchDecoder):
             column = self._column(plan, &members[j].name, <int32_t>(j - parts.mysql_type.first))
             if column < 0:
                 continue
-            if plan.columns[column].seen == self.serial or members[j].text.p == NULL or \
-                    not _same(&plan.columns[column].type, &members[j].text):
+            if plan.columns[column].seen == self.serial or members[j].text.p == NULL:
+                return False
+            type = canal_word_of(members[j].text.p, members[j].text.n)
+            if not canal_same_word(&plan.columns[column].type, &type):
                 return False
             plan.columns[column].seen = self.serial
             found += 1
@@ -1474,9 +1447,10 @@ cdef class Decoder(BatchDecoder):
         """Columns in their order, types, keys; sets the row's slots."""
         cdef Member *members = <Member *>self.members.data
         cdef int32_t *slots = <int32_t *>self.after_slots.data
-        cdef size_t bucket_count = _power_above(2 * data.count)
+        cdef size_t bucket_count = _power_above(4 * data.count)
         cdef Column *column
         cdef Member *member
+        cdef Span kept
         cdef int32_t i, j
         cdef size_t k
         plan.columns = <Column *>arena_take(&plan.arena, data.count * sizeof(Column))
@@ -1490,16 +1464,17 @@ cdef class Decoder(BatchDecoder):
         for i in range(plan.count):
             member = &members[data.first + i]
             column = &plan.columns[i]
-            column.hash = canal_hash(member.name.p, member.name.n, self.seed)
-            if arena_keep(&plan.arena, member.name.p, member.name.n, &column.name) < 0:
+            if arena_keep(&plan.arena, member.name.p, member.name.n, &kept) < 0:
                 return fail(c, FAULT_MEMORY)
+            column.name = canal_word_of(kept.p, kept.n)
+            column.hash = canal_word_hash(&column.name, self.seed)
             slots[i] = <int32_t>data.first + i
         _fill_buckets(plan)
         for i in range(plan.count):
             # Of two equal names the later one is found, since it stands first in its bucket.
             j = plan.buckets[plan.columns[i].hash & plan.bucket_mask]
             while j > i:
-                if _same(&plan.columns[j].name, &plan.columns[i].name):
+                if canal_same_word(&plan.columns[j].name, &plan.columns[i].name):
                     return fail_at(c, FAULT_DUPLICATE, members[data.first + j].at)
                 j = plan.columns[j].next
         for k in range(parts.mysql_type.first, parts.mysql_type.first + parts.mysql_type.count):
@@ -1512,8 +1487,9 @@ cdef class Decoder(BatchDecoder):
                 return fail_at(c, FAULT_DUPLICATE, member.at)
             if member.text.p == NULL:
                 return fail_at(c, FAULT_TYPE, member.value_at)
-            if arena_keep(&plan.arena, member.text.p, member.text.n, &column.type) < 0:
+            if arena_keep(&plan.arena, member.text.p, member.text.n, &kept) < 0:
                 return fail(c, FAULT_MEMORY)
+            column.type = canal_word_of(kept.p, kept.n)
             _set_rule(column)
         for i in range(plan.count):
             if plan.columns[i].type.p == NULL:
@@ -1545,8 +1521,10 @@ cdef class Decoder(BatchDecoder):
         if columns == NULL:
             return fail(c, FAULT_MEMORY)
         for i in range(plan.count):
-            columns[i].name = plan.columns[i].name
-            columns[i].type = plan.columns[i].type
+            columns[i].name.p = plan.columns[i].name.p
+            columns[i].name.n = plan.columns[i].name.n
+            columns[i].type.p = plan.columns[i].type.p
+            columns[i].type.n = plan.columns[i].type.n
             columns[i].code = -1
             columns[i].flags = -1
             columns[i].key = plan.columns[i].key
@@ -1564,10 +1542,9 @@ cdef class Decoder(BatchDecoder):
         cdef size_t missing = self.out.missing.used
         cdef size_t extras = self.out.extras.used
         cdef int32_t event = self.out.event
-        cdef Message padded
-        plan.predicts = self._fill_prediction(m, parts, plan) == 0 and self._pad(m, &padded)
+        plan.predicts = self._fill_prediction(m, parts, plan) == 0
         if plan.predicts:
-            plan.predicts = self._predicted(plan, &padded)
+            plan.predicts = self._predicted(plan, m)
         self.out.rows.used = rows
         cells_cut(&self.out.after, after)
         cells_cut(&self.out.before, before)
