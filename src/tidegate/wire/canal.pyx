@@ -1696,10 +1696,10 @@ OPTIONS = frozenset(
 )
 """The options of EncodeOptions that Canal-JSON knows. Both generations write the same bytes."""
 
-# What Kafka's own framing may add to a message, as TiCDC counts it against max-message-bytes.
-_RECORD_OVERHEAD = 36
-
 cdef enum:
+    # What Kafka's own framing may add to a message, as TiCDC counts it against max-message-bytes.
+    RECORD_OVERHEAD = 36
+
     WRITTEN = 0
     NO_MEMORY = -1
     NOT_BASE64 = -2     # Encoder.bad_column says where
@@ -1879,6 +1879,9 @@ cdef class Encoder:
     cdef object options
     cdef object compress
     cdef dict plans
+    cdef _WritePlan last        # of the shape and version used last
+    cdef int64_t last_shape, last_version
+    cdef size_t max_bytes
     cdef bint extension
     cdef bint only_updated
     cdef bint delete_handle_only
@@ -1891,6 +1894,7 @@ cdef class Encoder:
         self.options = options
         self.compress = compress
         self.plans = {}
+        self.max_bytes = options.max_message_bytes
         self.extension = options.enable_tidb_extension
         self.only_updated = options.only_output_updated_columns or options.content_compatible
         self.delete_handle_only = options.delete_only_output_handle_key_columns
@@ -1934,10 +1938,12 @@ cdef class Encoder:
         return ts
 
     cdef _WritePlan _plan(self, BatchReader reader, shapes, int64_t row):
-        cdef int64_t shape = 0, version = 0
+        cdef int64_t shape = 0, version = -1
         cdef bint has_version = long_at(&reader.schema_version, row, &version)
         if not long_at(&reader.shape, row, &shape):
             raise EncodeError("canal-json", f"row {row} of the batch has no shape")
+        if self.last is not None and shape == self.last_shape and version == self.last_version:
+            return self.last
         key = (shape, version if has_version else None)
         plan = self.plans.get(key)
         if plan is None:
@@ -1946,6 +1952,9 @@ cdef class Encoder:
                 names = (_python_text(&reader.database, row), _python_text(&reader.table, row))
                 raise SchemaNotSeen(*names, version=key[1], shape=shape)
             plan = self.plans[key] = _WritePlan(known, self.options.content_compatible)
+        self.last = plan
+        self.last_shape = shape
+        self.last_version = version
         return plan
 
     # --- rows --------------------------------------------------------------------------------------
@@ -1972,7 +1981,7 @@ cdef class Encoder:
         self._write(messages, plan, reader, row, kind, commit_ts, view,
                     (flags & FLAG_HANDLE_KEY_ONLY) != 0, &location)
         self._compress(messages, start)
-        if messages.value.used - start + <size_t>_RECORD_OVERHEAD > <size_t>self.options.max_message_bytes:
+        if messages.value.used - start + RECORD_OVERHEAD > self.max_bytes:
             self._encode_large(messages, plan, reader, row, kind, commit_ts, start)
         messages.end(False, <int32_t>row, 1)
         return 0
@@ -2014,15 +2023,14 @@ cdef class Encoder:
         self._write(messages, plan, reader, row, kind, commit_ts, &plan.handle, handle_only, &location)
         self._compress(messages, start)
         size = messages.value.used - start
-        if size + <size_t>_RECORD_OVERHEAD > <size_t>self.options.max_message_bytes:
+        if size + RECORD_OVERHEAD > self.max_bytes:
             self._refuse_size(plan, size)
         return 0
 
     cdef int _refuse_size(self, _WritePlan plan, size_t size) except -1:
         raise EncodeError(
             "canal-json",
-            f"the message takes {size + _RECORD_OVERHEAD} bytes, and max-message-bytes is "
-            f"{self.options.max_message_bytes}",
+            f"the message takes {size + RECORD_OVERHEAD} bytes, and max-message-bytes is {self.max_bytes}",
             database=plan.shape.database,
             table=plan.shape.table,
         )
