@@ -7,7 +7,7 @@ where TiCDC itself is at fault and a decoder cannot, or need not, read the truth
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tests.support import corpus, truth
@@ -71,6 +71,7 @@ def mended(protocol: str, *options: str) -> Variant:
     return Variant("", "classic", "", protocol, None, words, None, False, 0)
 
 
+@cache
 def rules(variant: Variant) -> Rules:
     """What the settings of a variant make of its protocol's rules."""
     found = RULES[variant.protocol]
@@ -346,7 +347,6 @@ def _row(variant: Variant, rule: Rules, event: Event, oversize: bool) -> Json:
     )
 
 
-@lru_cache(maxsize=2)
 def events(variant: Variant, *, claims: bool = True) -> list[Json]:
     """Everything that a feed carries, in the order in which it is sent to one partition.
 
@@ -356,6 +356,7 @@ def events(variant: Variant, *, claims: bool = True) -> list[Json]:
     return in_table_order(found) if rules(variant).rows_by_table else found
 
 
+@lru_cache(maxsize=2)
 def _unordered(variant: Variant, *, claims: bool = True) -> list[Json]:
     large: frozenset[int] = frozenset()
     if rules(variant).oversize_handle_only or not claims:
@@ -375,9 +376,8 @@ def shapes(variant: Variant) -> list[str]:
     rule = rules(variant)
     events_of_rows = [event for event in truth.events(variant.truth) if event.kind in ROWS]
     carried = [event for event in _unordered(variant) if event["kind"] in ROWS]
-    told = [_shape(rule, event, row) for event, row in zip(events_of_rows, carried, strict=True)]
-    pairs = zip(carried, told, strict=True)
-    rows = [row | {"told": text} for row, text in pairs]
+    pairs = zip(events_of_rows, carried, strict=True)
+    rows = [row | {"told": _shape(rule, event, row)} for event, row in pairs]
     return [row["told"] for row in (in_table_order(rows) if rule.rows_by_table else rows)]
 
 

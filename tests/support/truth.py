@@ -8,7 +8,7 @@ import base64
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tests.support import corpus
@@ -124,7 +124,11 @@ class TableSchema:
         return bool(self._column(name)["mysqlFlag"] & ZEROFILL)
 
     def _column(self, name: str) -> dict[str, Any]:
-        return next(column for column in self.columns if column["n"] == name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, dict[str, Any]]:
+        return {column["n"]: column for column in self.columns}
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ def sent(variant: Variant) -> list[Event]:
     Batching encoders collect rows by table; in which order the tables come is seen in the keys of an
     Open file of the same scenario.
     """
+    rules = expectation.rules(variant)
     events = truth.events(variant.truth)
-    carried = [event for event in events if expectation.expected(variant, event) is not None]
-    if not expectation.rules(variant).rows_by_table:
+    carried = [event for event in events if rules.watermarks or event.kind != "watermark"]
+    if not rules.rows_by_table:
         return carried
     rows: dict[tuple[str | None, str | None], deque[Event]] = defaultdict(deque)
     others: deque[Event] = deque()
