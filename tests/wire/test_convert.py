@@ -64,8 +64,10 @@ def seen(batch: pa.RecordBatch, shapes: ShapeBook, through: str, source: str) ->
                 # Simple's DDL has its names in the schemas it brings, and other protocols bring none.
                 kept.pop("database", None)
                 kept.pop("table", None)
-        if "before" in kept and event["kind"] == "update" and through == "cdc":
-            del kept["before"]
+        if through == "cdc" and event["kind"] in ("insert", "update"):
+            # cdc has no values before an update, without which Open and Craft show an insert.
+            kept["kind"] = "insert or update"
+            kept.pop("before", None)
         events.append(kept)
     return events
 
