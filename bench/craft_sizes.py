@@ -10,10 +10,9 @@ import zlib
 from base64 import b64decode
 from typing import Any
 
-from tests.support.truth_batch import change_batch
-
 from bench.timing import best_of
 from tests.support import corpus
+from tests.support.truth_batch import change_batch
 from tidegate.wire import decode_batch, encode_batch
 
 FORMATS = ("craft", "json", "protobuf1", "protobuf2")
