@@ -10,9 +10,12 @@ import zlib
 from base64 import b64decode
 from typing import Any
 
+import pyarrow as pa
+
 from bench.timing import best_of
 from tests.support import corpus
-from tests.support.truth_batch import change_batch
+from tests.support.truth import row_event
+from tests.support.truth_batch import batch_of
 from tidegate.wire import decode_batch, encode_batch
 
 FORMATS = ("craft", "json", "protobuf1", "protobuf2")
@@ -32,10 +35,12 @@ NOTES = (
 EVENTS_TIMED = 2000
 
 
+def _batch(events: list[dict[str, Any]]) -> pa.RecordBatch:
+    return batch_of(corpus.variant("types.craft.b16"), map(row_event, events))
+
+
 def _encoded(protocol: str, events: list[dict[str, Any]]) -> bytes:
-    batch = encode_batch(
-        protocol, change_batch(events), max_batch_size=len(events) + 1, mix_tables=True
-    )
+    batch = encode_batch(protocol, _batch(events), max_batch_size=len(events) + 1, mix_tables=True)
     pairs = zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True)
     return b"".join((key or b"") + value for key, value in pairs)
 
@@ -74,7 +79,7 @@ def run() -> list[dict[str, Any]]:
 def speed(turns: int) -> list[dict[str, Any]]:
     """Encode and decode time an event, craft beside our JSON, as the document's speed tables do."""
     events = corpus.craft_sizes()[0]["events"]
-    batch = change_batch(events * (EVENTS_TIMED // len(events)))
+    batch = _batch(events * (EVENTS_TIMED // len(events)))
     rows = []
     for work in ("encode", "decode"):
         calls = {}
