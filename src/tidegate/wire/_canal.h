@@ -167,11 +167,12 @@ enum {
     CANAL_DATE,
     CANAL_TIME,
     CANAL_FLOAT,
-    CANAL_YEAR
+    CANAL_YEAR,
+    CANAL_VECTOR
 };
 
 /* What is wrong with a value. */
-enum { CANAL_GOOD, CANAL_BAD_VALUE, CANAL_BAD_RANGE, CANAL_BAD_TIME };
+enum { CANAL_GOOD, CANAL_BAD_NUMBER, CANAL_BAD_RANGE, CANAL_BAD_TIME };
 
 typedef struct {
     int kind;
@@ -203,7 +204,7 @@ static TG_NOINLINE int canal_check_integer(const canal_rule *rule, const uint8_t
     p += sign;
     n -= sign;
     for (i = 0; i < n && tg_is_digit(p[i]); i++) {}
-    if (n == 0 || i < n || bound == NULL) return CANAL_BAD_VALUE;
+    if (n == 0 || i < n || bound == NULL) return CANAL_BAD_NUMBER;
     if (n > (size_t)rule->digits || (n == (size_t)rule->digits && memcmp(p, bound, n) > 0)) return CANAL_BAD_RANGE;
     return CANAL_GOOD;
 }
@@ -213,20 +214,20 @@ static TG_NOINLINE int canal_check_integer(const canal_rule *rule, const uint8_t
 static inline int canal_check_float(const uint8_t *p, size_t n) {
     size_t i = n > 0 && p[0] == '-', whole = i;
     while (i < n && tg_is_digit(p[i])) i++;
-    if (i == whole || (p[whole] == '0' && i > whole + 1)) return CANAL_BAD_VALUE;
+    if (i == whole || (p[whole] == '0' && i > whole + 1)) return CANAL_BAD_NUMBER;
     if (i == n) return CANAL_GOOD;
-    if (p[i] != '.' || i + 1 == n || p[n - 1] == '0') return CANAL_BAD_VALUE;
+    if (p[i] != '.' || i + 1 == n || p[n - 1] == '0') return CANAL_BAD_NUMBER;
     for (i++; i < n; i++) {
-        if (!tg_is_digit(p[i])) return CANAL_BAD_VALUE;
+        if (!tg_is_digit(p[i])) return CANAL_BAD_NUMBER;
     }
     return CANAL_GOOD;
 }
 
 static inline int canal_check_year(const uint8_t *p, size_t n) {
     int year = 0;
-    if (n == 0 || n > 4) return CANAL_BAD_VALUE;
+    if (n == 0 || n > 4) return CANAL_BAD_NUMBER;
     for (size_t i = 0; i < n; i++) {
-        if (!tg_is_digit(p[i])) return CANAL_BAD_VALUE;
+        if (!tg_is_digit(p[i])) return CANAL_BAD_NUMBER;
         year = year * 10 + (p[i] - '0');
     }
     return year == 0 || (year > 1900 && year < 2156) ? CANAL_GOOD : CANAL_BAD_RANGE;
@@ -243,12 +244,13 @@ static inline int canal_check(const canal_rule *rule, const uint8_t *p, size_t n
     switch (rule->kind) {
         case CANAL_INTEGER:
             return TG_LIKELY(canal_plain_integer(rule, p, n)) ? CANAL_GOOD : canal_check_integer(rule, p, n);
-        case CANAL_DECIMAL: return tg_decimal_valid(p, n, p + 32) ? CANAL_GOOD : CANAL_BAD_VALUE;
+        case CANAL_DECIMAL: return tg_decimal_valid(p, n, p + 32) ? CANAL_GOOD : CANAL_BAD_NUMBER;
         case CANAL_DATETIME: return tg_datetime_valid(p, n) ? CANAL_GOOD : CANAL_BAD_TIME;
         case CANAL_DATE: return tg_date_valid(p, n) ? CANAL_GOOD : CANAL_BAD_TIME;
         case CANAL_TIME: return tg_time_valid(p, n) ? CANAL_GOOD : CANAL_BAD_TIME;
         case CANAL_FLOAT: return canal_check_float(p, n);
         case CANAL_YEAR: return canal_check_year(p, n);
+        case CANAL_VECTOR: return tg_vector_valid(p, n) ? CANAL_GOOD : CANAL_BAD_NUMBER;
         default: return CANAL_GOOD;
     }
 }

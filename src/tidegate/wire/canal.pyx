@@ -23,13 +23,11 @@ from tidegate.model import (
     MySQLType,
     SchemaNotSeen,
     UnsupportedByProtocol,
-    ValueForm,
     action_code,
     canal_ddl_type,
     java_sql_type,
     parse_type,
     type_name,
-    value_form,
 )
 from tidegate.wire.claim_check import pack
 
@@ -87,12 +85,11 @@ from tidegate.wire.cursor cimport (
     FAULT_MEMORY,
     FAULT_MISSING,
     FAULT_NONE,
+    FAULT_NUMBER,
     FAULT_RANGE,
-    FAULT_SYNTAX,
     FAULT_TEMPORAL,
     FAULT_TYPE,
     FAULT_UNKNOWN_KIND,
-    FAULT_VALUE,
     TG_LIKELY,
     TG_UNLIKELY,
     Cursor,
@@ -142,6 +139,7 @@ from tidegate.wire.values cimport (
     FORM_INTEGER,
     FORM_TIME,
     FORM_UNSIGNED,
+    FORM_VECTOR,
     FORM_YEAR,
     bits_of,
     form_of,
@@ -159,6 +157,7 @@ cdef extern from "_canal.h" nogil:
         CANAL_TIME
         CANAL_FLOAT
         CANAL_YEAR
+        CANAL_VECTOR
         CANAL_GOOD
         CANAL_BAD_RANGE
         CANAL_BAD_TIME
@@ -301,12 +300,36 @@ cdef bint _has_word(const canal_word *text, size_t start, const char *word, size
     return False
 
 
-cdef void _set_rule(Column *column) noexcept nogil:
-    """The rule of the column's values from its type's text; a text that is no type's passes as text."""
+cdef void _set_rule(canal_rule *rule, int code, int flags) noexcept nogil:
+    """The rule of the values of a type; any text goes where the type is not known."""
+    cdef int form = form_of(code, flags)
+    rule.kind = CANAL_TEXT
+    if form == FORM_INTEGER or form == FORM_UNSIGNED:
+        canal_integer_rule(rule, bits_of(code), form == FORM_UNSIGNED)
+    elif form == FORM_BINARY:
+        rule.kind = CANAL_BINARY
+    elif form == FORM_DECIMAL:
+        rule.kind = CANAL_DECIMAL
+    elif form == FORM_DATETIME:
+        rule.kind = CANAL_DATETIME
+    elif form == FORM_DATE:
+        rule.kind = CANAL_DATE
+    elif form == FORM_TIME:
+        rule.kind = CANAL_TIME
+    elif form == FORM_FLOAT or form == FORM_DOUBLE:
+        rule.kind = CANAL_FLOAT
+    elif form == FORM_YEAR:
+        rule.kind = CANAL_YEAR
+    elif form == FORM_VECTOR:
+        rule.kind = CANAL_VECTOR
+
+
+cdef void _set_type(Column *column) noexcept nogil:
+    """What the text of the column's type says of its values."""
     cdef char word[16]
     cdef size_t n = 0
     cdef uint8_t byte
-    cdef int i, form
+    cdef int i
     cdef int code = -1, flags = 0
     cdef canal_word *type = &column.type
     while n < type.n and n < 16:
@@ -326,25 +349,8 @@ cdef void _set_rule(Column *column) noexcept nogil:
     # MySQL: ZEROFILL implies UNSIGNED
     if _has_word(type, n, b"unsigned", 8) or _has_word(type, n, b"zerofill", 8):
         flags |= 128
-    form = form_of(code, flags)
-    column.varies = form == FORM_UNSIGNED and code <= 9
-    column.rule.kind = CANAL_TEXT
-    if form == FORM_INTEGER or form == FORM_UNSIGNED:
-        canal_integer_rule(&column.rule, bits_of(code), form == FORM_UNSIGNED)
-    elif form == FORM_BINARY:
-        column.rule.kind = CANAL_BINARY
-    elif form == FORM_DECIMAL:
-        column.rule.kind = CANAL_DECIMAL
-    elif form == FORM_DATETIME:
-        column.rule.kind = CANAL_DATETIME
-    elif form == FORM_DATE:
-        column.rule.kind = CANAL_DATE
-    elif form == FORM_TIME:
-        column.rule.kind = CANAL_TIME
-    elif form == FORM_FLOAT or form == FORM_DOUBLE:
-        column.rule.kind = CANAL_FLOAT
-    elif form == FORM_YEAR:
-        column.rule.kind = CANAL_YEAR
+    column.varies = form_of(code, flags) == FORM_UNSIGNED and code <= 9
+    _set_rule(&column.rule, code, flags)
 
 
 cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
@@ -354,7 +360,7 @@ cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) n
         return FAULT_NONE
     if found == CANAL_BAD_TIME:
         return FAULT_TEMPORAL
-    return FAULT_RANGE if found == CANAL_BAD_RANGE else FAULT_VALUE
+    return FAULT_RANGE if found == CANAL_BAD_RANGE else FAULT_NUMBER
 
 
 # --- what was learned from earlier messages ------------------------------------------------------
@@ -1214,8 +1220,6 @@ cdef class Decoder(BatchDecoder):
         cdef int32_t *slots
         cdef int32_t i, column
         cdef uint8_t *missing
-        if old.count > <size_t>plan.count:
-            return fail_at(c, FAULT_COLUMNS, members[plan.count].at)
         if buffer_reserve(&self.before_slots, <size_t>plan.count * sizeof(int32_t)) < 0:
             return fail(c, FAULT_MEMORY)
         slots = <int32_t *>self.before_slots.data
@@ -1286,7 +1290,7 @@ cdef class Decoder(BatchDecoder):
             return FAULT_MEMORY
         n = tg_shift_decimal(text.p, text.n, cells.text.data + cells.text.used, text.n + 512)
         if n < 0:
-            return FAULT_VALUE
+            return FAULT_NUMBER
         cells.text.used += <size_t>n
         cell_end(cells)
         return FAULT_NONE
@@ -1490,7 +1494,7 @@ cdef class Decoder(BatchDecoder):
             if arena_keep(&plan.arena, member.text.p, member.text.n, &kept) < 0:
                 return fail(c, FAULT_MEMORY)
             column.type = canal_word_of(kept.p, kept.n)
-            _set_rule(column)
+            _set_type(column)
         for i in range(plan.count):
             if plan.columns[i].type.p == NULL:
                 return fail_at(c, FAULT_COLUMNS, members[data.first + i].at)
@@ -1702,12 +1706,12 @@ cdef enum:
 
     WRITTEN = 0
     NO_MEMORY = -1
-    NOT_BASE64 = -2     # Encoder.bad_column says where
+    BAD_VALUE = -2      # Encoder.bad_column says where
 
 
 cdef struct WriteColumn:
     Span literal            # ,"name":
-    bint binary
+    canal_rule rule         # of its values
     # sqlType where it depends on the value: up to `most`, and above it.
     Span most
     Span usual
@@ -1819,7 +1823,7 @@ cdef class _WritePlan:
         code = parsed.code if column.code is None else column.code
         flags = parsed.flags if column.flags is None else column.flags
         out.literal = self._keep(b",%b:" % _quoted(column.name))
-        out.binary = value_form(code, flags) == ValueForm.BINARY
+        _set_rule(&out.rule, code, flags)
         usual = java_sql_type(code, flags, None)
         promoted = java_sql_type(code, flags, str(2**64 - 1))
         if usual == promoted:
@@ -1886,7 +1890,7 @@ cdef class Encoder:
     cdef bint only_updated
     cdef bint delete_handle_only
     cdef Buffer middle          # from behind `es` to the content of sqlType: the same for all rows
-    cdef Buffer bytes           # of a binary value
+    cdef Buffer bytes           # of a binary value, or a number being shifted
     cdef Buffer latin           # the same as text
     cdef int32_t bad_column
 
@@ -2053,10 +2057,10 @@ cdef class Encoder:
         )
         if written == NO_MEMORY:
             raise MemoryError
-        if written == NOT_BASE64:
+        if written == BAD_VALUE:
             raise EncodeError(
                 "canal-json",
-                "a binary value is not base64",
+                "the value is not one of the column's type",
                 database=plan.shape.database,
                 table=plan.shape.table,
                 field=plan.shape.columns[self.bad_column].name,
@@ -2156,7 +2160,6 @@ cdef class Encoder:
     cdef inline int _put_value(self, Buffer *b, const WriteColumn *column, int32_t index,
                                const Span *text, const uint8_t *limit, size_t skip) noexcept nogil:
         """A member of data or old. skip: 1 for the first, which has no comma."""
-        cdef int64_t n
         if buffer_reserve(b, column.literal.n + 16) < 0:
             return NO_MEMORY
         tg_copy(b.data + b.used, column.literal.p + skip, column.literal.n - skip,
@@ -2164,16 +2167,44 @@ cdef class Encoder:
         b.used += column.literal.n - skip
         if text == NULL:
             return _put(b, b"null", 4)
-        if not column.binary:
-            return json_put_string(b, text.p, text.n, limit, STYLE_EASYJSON)
-        if buffer_reserve(&self.bytes, text.n + 32) < 0 or buffer_reserve(&self.latin, 2 * text.n + 32) < 0:
+        if column.rule.kind != CANAL_TEXT and not self._is_right(&column.rule, text, limit):
+            self.bad_column = index
+            return self._put_unusual(b, &column.rule, text)
+        return json_put_string(b, text.p, text.n, limit, STYLE_EASYJSON)
+
+    cdef inline bint _is_right(self, const canal_rule *rule, const Span *text,
+                               const uint8_t *limit) noexcept nogil:
+        """Whether the text can be written as it is: what is written can be read again."""
+        cdef uint8_t block[64]
+        if rule.kind == CANAL_BINARY:
+            return False
+        if TG_LIKELY(text.n >= 32 or limit - text.p >= 32):
+            return canal_check(rule, text.p, text.n) == CANAL_GOOD
+        memset(block, 0, 64)
+        memcpy(block, text.p, text.n)
+        return canal_check(rule, block, text.n) == CANAL_GOOD
+
+    cdef int _put_unusual(self, Buffer *b, const canal_rule *rule, const Span *text) noexcept nogil:
+        """A binary value, or a float that is not spelled as Go spells it."""
+        cdef int64_t n
+        if buffer_reserve(&self.bytes, text.n + 512) < 0 or buffer_reserve(&self.latin, 2 * text.n + 32) < 0:
             return NO_MEMORY
+        if rule.kind == CANAL_FLOAT:
+            n = tg_shift_decimal(text.p, text.n, self.bytes.data, text.n + 512)
+            if n < 0:
+                return BAD_VALUE
+            return json_put_string(
+                b, self.bytes.data, <size_t>n, self.bytes.data + self.bytes.size, STYLE_EASYJSON
+            )
+        if rule.kind != CANAL_BINARY:
+            return BAD_VALUE
         n = tg_base64_decode(text.p, text.n, self.bytes.data)
         if n < 0:
-            self.bad_column = index
-            return NOT_BASE64
+            return BAD_VALUE
         n = <int64_t>tg_utf8_from_latin1(self.bytes.data, <size_t>n, self.latin.data)
-        return json_put_string(b, self.latin.data, <size_t>n, self.latin.data + self.latin.size, STYLE_EASYJSON)
+        return json_put_string(
+            b, self.latin.data, <size_t>n, self.latin.data + self.latin.size, STYLE_EASYJSON
+        )
 
     # --- DDL and watermarks ------------------------------------------------------------------------
 
