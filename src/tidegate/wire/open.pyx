@@ -407,7 +407,7 @@ cdef int _read_float(Cursor *c, Buffer *text, bint single) noexcept nogil:
         digits += 48 <= number.p[i] <= 57
         i += 1
     # So few digits are the shortest ones of the number that they give, whoever wrote them.
-    if digits <= (6 if single else 15) and number.n - i <= 3:
+    if i == number.n and digits <= (6 if single else 15):
         n = tg_shift_decimal(number.p, number.n, text.data + text.used, 400)
     elif single:
         n = -1 if tg_parse_float(number.p, number.n, &narrow) < 0 else \
@@ -1234,7 +1234,7 @@ cdef class Decoder(batch.Decoder):
             if json_finish(c) < 0:
                 return -1
         if not update.there and not delete.there:
-            if previous.there:
+            if not first:
                 return fail(c, FAULT_MISSING)
             if key.location.p == NULL:
                 # Old versions sent `{}` for a row that came and went within a transaction.
@@ -2059,9 +2059,9 @@ cdef class Encoder:
     cdef int find_head(self, BatchReader reader, int64_t row, bint is_ddl) except -1:
         """self.head for the names of this row."""
         cdef Span database, table
-        cdef bint named = string_at(&reader.database, row, &database)
-        named &= string_at(&reader.table, row, &table)
-        if not named and not is_ddl:
+        string_at(&reader.database, row, &database)
+        string_at(&reader.table, row, &table)
+        if not is_ddl and (database.n == 0 or table.n == 0):
             raise EncodeError("open-protocol", f"row {row} of the batch names no table")
         if self.head is not None and len(self.database) == <Py_ssize_t>database.n and \
                 len(self.table) == <Py_ssize_t>table.n and \
