@@ -197,22 +197,28 @@ static inline int64_t tg_craft_values(const uint16_t *columns, const int32_t *si
                                       const uint8_t *limit, uint8_t *base, size_t *used, int32_t *ends, uint8_t *valid,
                                       int *damaged) {
     const uint8_t *p = *at;
+    const int32_t *last = sizes + count;
     uint8_t *text = base + *used;
-    for (int32_t i = 0; i < count; i++) {
-        int32_t size = sizes[i];
-        int64_t length = TG_CRAFT_NULL;
-        if (TG_LIKELY(size >= 0)) {
-            length = tg_craft_text(TG_CRAFT_FORM(columns[i]), TG_CRAFT_BITS(columns[i]), p, (size_t)size, limit, text,
-                                   damaged);
-            if (TG_UNLIKELY(length < TG_CRAFT_NULL)) {
-                *at = p;
+    int32_t end = (int32_t)*used;
+    memset(valid, 1, (size_t)count);
+    for (; sizes < last; sizes++, columns++, ends++) {
+        if (TG_LIKELY(*sizes >= 0)) {
+            int64_t length = tg_craft_text(TG_CRAFT_FORM(*columns), TG_CRAFT_BITS(*columns), p, (size_t)*sizes, limit,
+                                           text, damaged);
+            p += *sizes;
+            if (TG_LIKELY(length >= 0)) {
+                text += length;
+                end += (int32_t)length;
+                *ends = end;
+                continue;
+            }
+            if (length != TG_CRAFT_NULL) {
+                *at = p - *sizes;
                 return length;
             }
-            p += size;
         }
-        valid[i] = length >= 0;
-        text += length >= 0 ? length : 0;
-        ends[i] = (int32_t)(text - base);
+        valid[count - (last - sizes)] = 0;
+        *ends = end;
     }
     *at = p;
     *used = (size_t)(text - base);

@@ -5,6 +5,7 @@ a registered shape, and adds rows. If it returns -1, everything the message adde
 error row stands in its place. Nothing here needs the GIL but the constructors and `finish`.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from tidegate.wire.buffer cimport Arena, Buffer, Cells
@@ -132,6 +133,7 @@ cdef struct Message:
 cdef const Span *ddl_word(uint8_t code) noexcept nogil
 
 
+@cython.final
 cdef class BatchBuilder:
     cdef Cells after
     cdef Cells before

@@ -411,30 +411,57 @@ cdef class _Rows:
             column.valid.data[i] = shape >= 0
         return column.finish(pa.int64())
 
-    cdef object kinds(self):
+    cdef object texts(self, const Span *spans, bint of_kinds):
+        """A string column: of each row the span of its kind, or of its names (null without). 16 bytes
+        behind each span can be read."""
         cdef _Strings column = _Strings(self.total)
-        cdef size_t i
+        cdef int32_t *ends = <int32_t *>column.ends.data + 1
+        cdef uint8_t *valid = column.valid.data
+        cdef const Row *row
+        cdef const Span *span
+        cdef uint8_t *text
+        cdef size_t i, size = 0
+        cdef int32_t index
         for i in range(self.total):
-            if column.add(&_kind_spans[self.at(i).kind]) < 0:
-                raise MemoryError
+            row = self.at(i)
+            index = row.kind if of_kinds else row.names
+            size += spans[index].n if index >= 0 else 0
+        if _room(&column.text, size + 16) < 0:
+            raise MemoryError
+        text = column.text.data
+        size = 0
+        for i in range(self.total):
+            row = self.at(i)
+            index = row.kind if of_kinds else row.names
+            valid[i] = 0
+            if index >= 0:
+                span = &spans[index]
+                valid[i] = span.p != NULL
+                if span.n > 16:
+                    memcpy(text + size, span.p, span.n)
+                elif span.p != NULL:
+                    memcpy(text + size, span.p, 16)
+                size += span.n
+            ends[i] = <int32_t>size
+        column.text.used = size
+        column.ends.used = 4 * (self.total + 1)
+        column.valid.used = self.total
+        column.count = self.total
         return column.finish(pa.string())
 
-    cdef object names(self, const Names *names, bint tables):
+    cdef object names(self, const Names *names, size_t count, bint tables):
         """The databases or the tables."""
-        cdef _Strings column = _Strings(self.total)
-        cdef Span none
-        cdef const Span *text
+        cdef Buffer spans
         cdef size_t i
-        cdef int32_t index
-        _no_span(&none)
-        for i in range(self.total):
-            index = self.at(i).names
-            text = &none
-            if index >= 0:
-                text = &names[index].table if tables else &names[index].database
-            if column.add(text) < 0:
-                raise MemoryError
-        return column.finish(pa.string())
+        memset(&spans, 0, sizeof(Buffer))
+        if buffer_reserve(&spans, count * sizeof(Span)) < 0:
+            raise MemoryError
+        for i in range(count):
+            (<Span *>spans.data)[i] = names[i].table if tables else names[i].database
+        try:
+            return self.texts(<const Span *>spans.data, False)
+        finally:
+            buffer_free(&spans)
 
     cdef object lists(self, Cells *cells, size_t member, int has):
         """A list<string> column of these cells; the member at this offset says where a row's end."""
@@ -552,6 +579,7 @@ cdef inline uint8_t *_canonical_text(uint8_t *place, const Span *text) noexcept 
     return place + n
 
 
+@cython.final
 cdef class BatchBuilder:
 
     def __cinit__(self):
@@ -802,6 +830,7 @@ cdef class BatchBuilder:
         cdef size_t count = self.rows.used // sizeof(Row)
         cdef const Row *row = <const Row *>self.rows.data
         cdef const Names *names = <const Names *>self.names.data
+        cdef size_t name_count = self.names.used // sizeof(Names)
         cdef const Row *end = row + count
         cdef bint any_missing = False, any_extra = False, any_error = False
         cdef Row member
@@ -816,10 +845,10 @@ cdef class BatchBuilder:
         positions = rows.ints(<const uint8_t *>&member.message - of)
         columns = {
             "event": rows.ints(<const uint8_t *>&member.event - of),
-            "kind": rows.kinds(),
+            "kind": rows.texts(_kind_spans, True),
             "commit_ts": rows.longs(<const uint8_t *>&member.commit_ts - of, HAS_COMMIT_TS),
-            "database": rows.names(names, False),
-            "table": rows.names(names, True),
+            "database": rows.names(names, name_count, False),
+            "table": rows.names(names, name_count, True),
             "table_id": rows.longs(<const uint8_t *>&member.table_id - of, HAS_TABLE_ID),
             "shape": rows.shape_ids(<const Shape *>self.shapes.data),
             "schema_version": rows.longs(<const uint8_t *>&member.schema_version - of, HAS_SCHEMA_VERSION),
