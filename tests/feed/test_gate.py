@@ -210,6 +210,19 @@ def test_after_a_ddl_at_that_timestamp_rows_of_its_table_are_too_late():
     assert places(parts.redelivered) == ["0/0", "0/2", "0/3"]
 
 
+def test_a_row_that_was_applied_at_that_timestamp_is_a_redelivery():
+    """Else the delete of a key could come again, be applied, and its insert then be too old."""
+    first = (row("delete", 10, "0/0", before=["1"]), row("insert", 10, "0/1", after=["1"]))
+    found = gate(1)
+    found.observe(batch(watermark(10)))
+    found.mark_applied(10, changes=table(*first, row("insert", 9, "0/2", after=["2"])))
+    found = Gate.from_json(found.to_json())
+    again = row("delete", 10, "0/7", before=["1"])
+    late = row("insert", 10, "0/8", after=["2"])
+    parts = found.split(table(again, late))
+    assert (places(parts.redelivered), places(parts.released)) == (["0/7"], ["0/8"])
+
+
 def test_after_a_ddl_of_a_database_rows_of_all_its_tables_are_too_late():
     found = applied_at_ten(DdlId(10, "d", "", "DROP DATABASE d"))
     assert places(found.split(table(*AT_TEN)).redelivered) == ["0/0", "0/1", "0/2"]
@@ -274,6 +287,17 @@ def test_the_state_survives_a_restart():
         row("insert", NOW, "0/1", "b"), ddl("ALTER é", NOW), row("insert", NOW, "0/1", "c")
     )
     assert places(again.split(late).redelivered) == ["0/1", "0/0"]
+
+
+def test_to_read_again_a_gate_forgets_watermarks_beyond_what_was_applied():
+    found = gate(2)
+    found.observe(batch(watermark(30, "0/0"), watermark(20, "1/0")))
+    found.mark_applied(10)
+    again = found.rewound()
+    assert (again.resolved_ts, again.applied_ts) == (10, 10)
+    assert set(again.watermarks.values()) == {10}
+    assert again.observe(batch(watermark(25, "1/0"))) == 10
+    assert found.resolved_ts == 20
 
 
 def test_an_eventual_gate_stays_one():

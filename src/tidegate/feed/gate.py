@@ -3,8 +3,9 @@
 `resolved_ts` is the minimum over all partitions of their highest watermark. Rows and DDL at or
 below it are released, later ones are held, and those below what has been applied are re-deliveries.
 At equality the documents and the practice of TiCDC differ, so a change that comes late with
-`commit_ts = applied_ts` is still released, unless a DDL of its table was applied at that instant:
-rows at a DDL's commit_ts go before it. No I/O; the state is small and survives as JSON.
+`commit_ts = applied_ts` is still released, unless it was itself applied, or a DDL of its table was
+applied at that instant: rows at a DDL's commit_ts go before it. No I/O; the state is small and
+survives as JSON.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ EVENTUAL = "eventual"
 MAX_JUMP = timedelta(days=366)
 
 _STATE_VERSION = 1
+_CONTENT = ["kind", "database", "table", "table_id", "shape", "after", "before"]
 _REMEMBERED_JUMPS = 100
 
 
@@ -90,11 +93,12 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Applied:
-    """What was done at `ts` itself: DDL, and the tables whose rows at `ts` come too late."""
+    """What was done at `ts` itself: DDL, the tables whose rows at `ts` come too late, and rows."""
 
     ts: int = 0
     ddl: set[DdlId] = field(default_factory=set)
     tables: set[tuple[str, str]] = field(default_factory=set)
+    rows: set[str] = field(default_factory=set)
 
 
 class Gate:
@@ -193,12 +197,17 @@ class Gate:
         ts: int,
         ddl: Iterable[DdlId] = (),
         tables: Iterable[tuple[str, str]] = (),
+        changes: pa.Table | None = None,
     ) -> None:
         """Says that everything up to `ts` has been applied; what is below is then re-delivered.
 
-        `ddl` are those that were applied, `tables` all that they touched beyond the tables they
-        name (both names of a rename). Only what happened at `ts` itself is remembered. A `ts` lower
-        than before changes nothing.
+        `ddl` are those that were applied, `tables` all that those at `ts` touched beyond the tables
+        they name (both names of a rename), `changes` what was applied. Only what happened at `ts`
+        itself is remembered, of a row eight bytes. Without `changes` a row at `ts` that is sent
+        again is released again; that does no harm unless a transaction deleted and inserted one
+        key, and only the first of the two has been sent again by the next time.
+
+        A `ts` lower than before changes nothing.
         """
         if ts < self._applied.ts:
             return
@@ -209,6 +218,9 @@ class Gate:
         self._applied.tables.update((entry.database, entry.table) for entry in done)
         if done:
             self._applied.tables.update(tables)
+        if changes is not None:
+            at = changes.filter(_true(pc.equal(changes["commit_ts"], ts)))
+            self._applied.rows.update(map(_fingerprint, at.select(_CONTENT).to_pylist()))
 
     def _take(self, source: Source, watermark: int) -> None:
         state = self._partitions.setdefault(source, _Partition())
@@ -246,7 +258,7 @@ class Gate:
 
     def masks(self, batch: pa.RecordBatch | pa.Table) -> Masks:
         """What is released, held and re-delivered, each event in at most one of them."""
-        table = _table(batch, "kind", "commit_ts", "database", "table", "ddl")
+        table = _table(batch, "commit_ts", "ddl", *_CONTENT)
         gated = pc.is_in(table["kind"], pa.array(GATED_KINDS))
         if not self.has_watermarks:
             never = pc.and_(gated, False)
@@ -270,9 +282,9 @@ class Gate:
         )
 
     def _too_late(self, table: pa.Table) -> pa.ChunkedArray:
-        """Events at `applied_ts` itself that a DDL applied at that instant forbids."""
+        """Events at `applied_ts` itself that were applied, or that a DDL then applied forbids."""
         at = _true(pc.equal(table["commit_ts"], self.applied_ts))
-        if not self._applied.ddl or not pc.any(at).as_py():
+        if not (self._applied.ddl or self._applied.rows) or not pc.any(at).as_py():
             return pc.and_(at, False)
         late = []
         for row in table.filter(at).to_pylist():
@@ -281,10 +293,24 @@ class Gate:
                 late.append(ddl_id(row) in self._applied.ddl)
             else:
                 tables = self._applied.tables
-                late.append((database, name) in tables or (database, "") in tables)
+                by_ddl = (database, name) in tables or (database, "") in tables
+                late.append(by_ddl or _fingerprint(row) in self._applied.rows)
         return pc.replace_with_mask(_array(at), _array(at), pa.array(late, pa.bool_()))
 
     # --- restarts ---------------------------------------------------------------------------------
+
+    def rewound(self) -> Gate:
+        """The gate for reading again from before what was applied, held changes having been lost.
+
+        The state belongs to the offsets read so far, and is to be saved with them: a watermark
+        speaks only for what was read before it. Where reading begins earlier, no partition may
+        count for more than what was applied.
+        """
+        gate = Gate.from_json(self.to_json())
+        for state in gate._partitions.values():
+            state.watermark, state.suspect = min(state.watermark, gate.applied_ts), None
+        gate._resolved_ts = min(gate._resolved_ts, gate.applied_ts)
+        return gate
 
     def to_json(self) -> str:
         """The state for `from_json`; equal states give equal text."""
@@ -298,6 +324,7 @@ class Gate:
                 "appliedTs": self._applied.ts,
                 "appliedDdl": sorted(self._applied.ddl),
                 "appliedTables": sorted(self._applied.tables),
+                "appliedRows": sorted(self._applied.rows),
                 "wentBack": self.went_back,
                 "jumpCount": self.jump_count,
                 "jumps": [[*jump.source, jump.watermark, jump.reference] for jump in self.jumps],
@@ -329,6 +356,7 @@ class Gate:
             told["appliedTs"],
             {DdlId(*entry) for entry in told["appliedDdl"]},
             {(database, table) for database, table in told["appliedTables"]},
+            set(told["appliedRows"]),
         )
         gate.went_back = told["wentBack"]
         gate.jump_count = told["jumpCount"]
@@ -347,6 +375,12 @@ def ddl_id(row: dict[str, Any]) -> DdlId:
     """The identity of a DDL row of a change batch."""
     query = (row["ddl"] or {}).get("query") or ""
     return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", query)
+
+
+def _fingerprint(row: dict[str, Any]) -> str:
+    """A stable hash of what a row change says, wherever it came from."""
+    content = json.dumps([row[name] for name in _CONTENT], separators=(",", ":"))
+    return blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def _instant(tso: int) -> str:
