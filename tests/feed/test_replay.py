@@ -16,7 +16,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support import corpus, truth
@@ -27,12 +27,9 @@ from tidegate.feed.gate import Gate
 from tidegate.model.types import MySQLType
 
 STOPPED = {("d1", "p1"), ("d1", "ex"), ("d2", "x"), ("d1", "rec2")}
-# Of the largest scenario one feed a protocol, for the sake of time: of the variants that the others
+# Of the largest scenario one feed a protocol but Simple, for the sake of time: of the variants that the others
 # do not have.
-LARGEST = {
-    f"mixed1.{words}.stream"
-    for words in ("open.updcols", "canal.compat.ext", "simple.avro", "craft.b16")
-}
+LARGEST = {f"mixed1.{words}.stream" for words in ("open.updcols", "canal.compat.ext", "craft.b16")}
 STREAMS = [variant for variant in corpus.variants() if variant.stream]
 EVENTUAL = [variant for variant in STREAMS if variant.protocol == "canal" and not variant.options]
 SNAPSHOT = [
@@ -265,12 +262,10 @@ REPEATS = st.lists(
 )
 RESTARTS = st.lists(st.sampled_from(["resume", "rewind"]), max_size=4)
 PLAYED = {
-    "ddl.open.b16.stream": 8,
-    "ddl.canal.ext.stream": 8,
-    "ddl.simple.json.stream": 8,
-    "new/ddl.simple.json.stream": 8,
-    "bank.open.b1.stream": 3,
-    "bank.craft.b16.stream": 3,
+    "ddl.open.b16.stream": 5,
+    "ddl.canal.ext.stream": 5,
+    "bank.open.b1.stream": 2,
+    "bank.craft.b16.stream": 2,
 }
 
 
@@ -280,7 +275,14 @@ def test_any_interleaving_repetition_and_restart_shows_the_same_instants(name):
     decoded(name)
     last = max(marks(name))
 
-    @settings(max_examples=PLAYED[name], deadline=None, derandomize=True, database=None)
+    # A failing example is not made smaller, which takes minutes: its seed plays it again.
+    @settings(
+        max_examples=PLAYED[name],
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+    )
     @given(seed=st.integers(0, 2**32), repeats=REPEATS, restarts=RESTARTS)
     def check(seed, repeats, restarts):
         mirror, instants = play(variant, seed, repeats, restarts)
