@@ -34,7 +34,12 @@ SCHEMA = {
     "columns": [
         {
             "name": "id",
-            "dataType": {"mysqlType": "int", "charset": "binary", "collate": "binary", "length": 11},
+            "dataType": {
+                "mysqlType": "int",
+                "charset": "binary",
+                "collate": "binary",
+                "length": 11,
+            },
             "nullable": False,
             "default": None,
         },
@@ -51,7 +56,12 @@ SCHEMA = {
         },
         {
             "name": "score",
-            "dataType": {"mysqlType": "float", "charset": "binary", "collate": "binary", "length": 12},
+            "dataType": {
+                "mysqlType": "float",
+                "charset": "binary",
+                "collate": "binary",
+                "length": 12,
+            },
             "nullable": True,
             "default": None,
         },
@@ -274,7 +284,13 @@ def test_a_value_is_read_and_written(told, text, from_ticdc, columns_before):
 
 @pytest.mark.parametrize(
     "number, text",
-    [("1e3", "1000"), ("1.50", "1.5"), ("-0", "-0"), ("2E-3", "0.002"), ("1e-320", f"0.{'0' * 319}1")],
+    [
+        ("1e3", "1000"),
+        ("1.50", "1.5"),
+        ("-0", "-0"),
+        ("2E-3", "0.002"),
+        ("1e-320", f"0.{'0' * 319}1"),
+    ],
 )
 def test_numbers_of_other_senders_lose_their_exponent(number, text):
     value = compact(INSERT | {"data": {"n": 0}}).replace(b'"n":0', b'"n":' + number.encode())
@@ -354,7 +370,9 @@ def test_order_white_space_and_strange_members_change_nothing(message):
     for _ in range(20):
         other = shuffled(message | {"new in v9": {"a": [1, {"b": None}], "data": {}}}, chance)
         assert row_of(compact(other)) == expected
-        assert row_of(json.dumps(other, indent=chance.choice([None, 1, "\t\r"])).encode()) == expected
+        assert (
+            row_of(json.dumps(other, indent=chance.choice([None, 1, "\t\r"])).encode()) == expected
+        )
         assert row_of(b" \n\r\t" + json.dumps(other).encode() + b"\n") == expected
 
 
@@ -376,7 +394,10 @@ def stream() -> list[Any]:
     found = []
     for turn in range(400):
         message = dict(chance.choice([INSERT, UPDATE, DELETE]))
-        message |= {"table": f"t{chance.randrange(3)}", "tableID": chance.choice([1, 1, 1, 20, 300])}
+        message |= {
+            "table": f"t{chance.randrange(3)}",
+            "tableID": chance.choice([1, 1, 1, 20, 300]),
+        }
         message |= {"commitTs": TS + turn, "buildTs": BUILD_TS + turn // 50}
         texts = ["x", "", "é", "a\nb", "y" * 40, "z" * 33, None]
         names = ["id", "name", "n" * 40] if chance.random() < 0.9 else ["id"]
@@ -397,7 +418,8 @@ def stream() -> list[Any]:
 
 def test_what_is_predicted_is_what_is_read_the_general_way():
     values = [
-        json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode() for message in stream()
+        json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode()
+        for message in stream()
     ]
     together = rows_of(*values)
     assert [row_of(value) for value in values] == together
@@ -514,8 +536,14 @@ FAULTS = [
     ("escape", TEXT_IN.replace(b"TEXT", b"\\x")),
     ("syntax", TEXT_IN.replace(b"TEXT", b"a\nb")),
     ("truncated", TEXT_IN[:-4]),
-    ("depth", compact(INSERT | {"strange": 0}).replace(b":0}", b":" + b"[" * 100 + b"]" * 100 + b"}")),
-    *(("missing", BOOTSTRAP | {"tableSchema": without(SCHEMA, n)}) for n in ("schema", "table", "version")),
+    (
+        "depth",
+        compact(INSERT | {"strange": 0}).replace(b":0}", b":" + b"[" * 100 + b"]" * 100 + b"}"),
+    ),
+    *(
+        ("missing", BOOTSTRAP | {"tableSchema": without(SCHEMA, n)})
+        for n in ("schema", "table", "version")
+    ),
     ("type", with_schema(schema=1)),
     ("type", with_schema(table=None)),
     ("range", with_schema(version=2**63)),
@@ -549,12 +577,16 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("code, message", FAULTS, ids=lambda told: told if isinstance(told, str) else "")
+@pytest.mark.parametrize(
+    "code, message", FAULTS, ids=lambda told: told if isinstance(told, str) else ""
+)
 def test_what_cannot_be_meant_is_refused(code, message):
     assert fault_of(message) == code
 
 
-@pytest.mark.parametrize("code, message", FAULTS, ids=lambda told: told if isinstance(told, str) else "")
+@pytest.mark.parametrize(
+    "code, message", FAULTS, ids=lambda told: told if isinstance(told, str) else ""
+)
 def test_a_bad_message_leaves_its_neighbours_alone(code, message):
     good = rows_of(INSERT, UPDATE)
     kinds = [row["kind"] for row in rows_of(INSERT, message, UPDATE)]
@@ -588,7 +620,9 @@ def readable(told: Any) -> bool:
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -651,7 +685,11 @@ def test_a_claim_check_is_followed():
 
     large = UPDATE | {"data": NEW | {"name": "x" * 1000}}
     batch = batch_of(BOOTSTRAP, large)
-    options = {"large_message_handle": "claim-check", "max_message_bytes": 1000, "claim_check": store}
+    options = {
+        "large_message_handle": "claim-check",
+        "max_message_bytes": 1000,
+        "claim_check": store,
+    }
     values = encoded(batch, **options)
     assert json.loads(values[1]) == UPDATE | {
         "claimCheckLocation": "file:///claims/a.json",
@@ -867,7 +905,9 @@ def test_options_of_other_protocols_are_refused():
 
 def test_each_message_says_its_encoding_by_its_first_byte():
     avro = [message.value for message in corpus.messages("ddl.simple.avro")]
-    mixed = [value for pair in zip(avro, [compact(INSERT)] * len(avro), strict=True) for value in pair]
+    mixed = [
+        value for pair in zip(avro, [compact(INSERT)] * len(avro), strict=True) for value in pair
+    ]
     kinds = decode_batch("simple", None, mixed)["kind"].to_pylist()
     assert "error" not in kinds
     assert kinds.count("insert") > len(avro)
@@ -905,7 +945,8 @@ def messages(draw):
 
     def side() -> dict[str, Any]:
         return {
-            name: draw(st.sampled_from([MOMENT, None]) if name in moments else texts) for name in columns
+            name: draw(st.sampled_from([MOMENT, None]) if name in moments else texts)
+            for name in columns
         }
 
     if draw(st.booleans()):
@@ -924,11 +965,19 @@ def test_batches_come_back_the_same(told):
     assert "error" not in batch["kind"].to_pylist()
     values = encoded(batch)
     expected = [
-        {name: value for name, value in message.items() if value != "" or name not in ("database", "table")}
+        {
+            name: value
+            for name, value in message.items()
+            if value != "" or name not in ("database", "table")
+        }
         for message in told
     ]
     assert [json.loads(value) for value in values] == expected
-    whole = [value for value, message in zip(values, told, strict=True) if message["database"] and message["table"]]
+    whole = [
+        value
+        for value, message in zip(values, told, strict=True)
+        if message["database"] and message["table"]
+    ]
     kept = [message for message in told if message["database"] and message["table"]]
     assert rows_of(*whole) == rows_of(*kept)
 
