@@ -27,11 +27,9 @@ from tidegate.feed.gate import Gate
 from tidegate.model.types import MySQLType
 
 STOPPED = {("d1", "p1"), ("d1", "ex"), ("d2", "x"), ("d1", "rec2")}
-# Of the largest scenario one feed a protocol, for the sake of time. Simple is not replayed yet.
+# Of the largest scenario one feed a protocol, for the sake of time.
 LARGEST = {f"mixed1.{words}.stream" for words in ("open.updcols", "canal.compat.ext", "craft.b16")}
-STREAMS = [
-    variant for variant in corpus.variants() if variant.stream and variant.protocol != "simple"
-]
+STREAMS = [variant for variant in corpus.variants() if variant.stream]
 EVENTUAL = [variant for variant in STREAMS if variant.protocol == "canal" and not variant.options]
 SNAPSHOT = [
     variant
