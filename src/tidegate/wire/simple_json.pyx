@@ -10,21 +10,11 @@ from libc.stdint cimport INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint1
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memcpy, memset
 
-from cpython.object cimport PyObject
+from tidegate.model import MySQLType
+from tidegate.wire import simple_encode as shared
+from tidegate.wire.simple_schema import go_json
 
-import json
-
-from tidegate.model import ConfigError, EncodeError, MySQLType, SchemaNotSeen
-from tidegate.wire.claim_check import pack
-from tidegate.wire.simple_schema import (
-    ddl_word,
-    go_json,
-    needs_bootstrap,
-    schema_of_shape,
-    table_schemas,
-)
-
-from tidegate.wire cimport batch
+from tidegate.wire cimport batch, simple_encode
 from tidegate.wire.batch cimport (
     FLAG_CHECKSUM,
     FLAG_CLAIM_CHECK,
@@ -42,18 +32,15 @@ from tidegate.wire.batch cimport (
     KIND_UPDATE,
     KIND_WATERMARK,
     MAX_COLUMNS,
-    BatchReader,
     CellsView,
     Checksum,
     Extra,
     Message,
-    MessageBuilder,
     Row,
     ShapeColumn,
     long_at,
     row_init,
     string_at,
-    view_count,
     view_has,
 )
 from tidegate.wire.buffer cimport (
@@ -106,6 +93,7 @@ from tidegate.wire.json cimport (
     json_text,
 )
 from tidegate.wire.jsonwrite cimport STYLE_ENCODING_JSON, json_put_body, json_put_string, put_i64
+from tidegate.wire.simple_encode cimport Plan
 from tidegate.wire.text cimport tg_hash, tg_shift_decimal, tg_utf8_valid
 from tidegate.wire.values cimport tg_datetime_valid
 
@@ -1487,77 +1475,48 @@ cdef int _type_of(const Span *type) noexcept nogil:
 
 # --- the encoder ----------------------------------------------------------------------------------
 
-OPTIONS = frozenset(
-    {
-        "generation",
-        "encoding_format",
-        "compression",
-        "large_message_handle",
-        "claim_check",
-        "claim_check_raw_value",
-    }
-)
-
-RECORD_OVERHEAD = 36
-"""What TiCDC adds to a message's size for Kafka's own record framing."""
-
-cdef enum:
-    CACHED_PLANS = 64
+OPTIONS = shared.OPTIONS
 
 
-cdef class _Plan:
-    """How the rows of a shape are written: what stands between their values."""
-    cdef int64_t shape
-    cdef int64_t version
-    cdef bint has_version
-    cdef bint has_key
-    cdef int32_t count
-    cdef tg_written *columns
-    cdef size_t size         # of all literals
-    cdef bytes database, table
-    cdef bytes head         # `{"version":1,"database":"d","table":"t"`
-    cdef bytes tail         # `,"buildTs":1,"schemaVersion":2`
+cdef class _Plan(Plan):
+    cdef tg_written *columns    # in the order of their names
+    cdef size_t size            # of all literals
     cdef bytes literals
+    cdef bytes head             # `{"version":1,"database":"d","table":"t"`
+    cdef bytes tail             # `,"buildTs":1,"schemaVersion":2`
 
-    def __cinit__(self, shape, key, database, table, int64_t build_ts, str time_zone):
+    def __cinit__(self, shape, version, database, table, build_ts, time_zone):
         cdef int32_t i
-        cdef const uint8_t *literals
-        self.shape, version = key
-        self.has_version = version is not None
-        self.version = self.shape if version is None else version
-        self.database = database.encode()
-        self.table = table.encode()
+        cdef const uint8_t *literal
         self.head = b'{"version":1'
         for name, value in ((b',"database":', database), (b',"table":', table)):
             if value:
                 self.head += name + go_json(value)
-        self.tail = b',"buildTs":%d,"schemaVersion":%d' % (build_ts, self.version)
-        self.count = len(shape.columns)
-        self.columns = <tg_written *>malloc((self.count + 1) * sizeof(tg_written))
+        self.tail = b',"buildTs":%d,"schemaVersion":%d' % (build_ts, version)
+        self.columns = <tg_written *>malloc((len(shape.columns) + 1) * sizeof(tg_written))
         if self.columns == NULL:
             raise MemoryError
         ordered = sorted(enumerate(shape.columns), key=lambda column: column[1].name.encode())
         texts = []
         for i, (index, column) in enumerate(ordered):
             bare = b"," + go_json(column.name) + b":"
-            literal = bare + b'"'
+            text = bare + b'"'
             is_moment = column.code == MySQLType.TIMESTAMP
             if is_moment:
                 zone = go_json(column.zone or time_zone)
-                literal = bare + b'{"location":' + zone + b',"value":"'
+                text = bare + b'{"location":' + zone + b',"value":"'
             self.columns[i].index = index
             self.columns[i].is_key = column.key
             self.columns[i].has_zone = is_moment
-            self.columns[i].size = len(literal)
+            self.columns[i].size = len(text)
             self.columns[i].bare = len(bare)
-            texts.append(literal)
-            self.has_key |= column.key
-        self.literals = b"".join(texts) + bytes(32)
+            texts.append(text)
+        self.literals = b"".join(texts) + bytes(32)     # tg_put_members reads on behind them
         self.size = len(self.literals)
-        literals = self.literals
-        for i in range(self.count):
-            self.columns[i].literal = literals
-            literals += self.columns[i].size
+        literal = self.literals
+        for i in range(len(ordered)):
+            self.columns[i].literal = literal
+            literal += self.columns[i].size
 
     def __dealloc__(self):
         free(self.columns)
@@ -1610,150 +1569,49 @@ cdef int _put_side(Buffer *b, const tg_written *columns, int32_t count, size_t l
                         buffer_add(b, b'"}', 1 + column.has_zone) < 0:
                     return -1
         column += 1
-        if column == behind:
-            break
     if b.used == began:
         return buffer_add(b, b"{}", 2)
     b.data[began] = c'{'    # instead of the comma before the first member
     return buffer_add_byte(b, c'}')
 
 
-cdef class Encoder:
+cdef class Encoder(simple_encode.Encoder):
     """Encodes change batches as messages of the Simple protocol's JSON encoding."""
-    cdef object options
-    cdef object compress
-    cdef dict plans
-    cdef PyObject *cached[CACHED_PLANS]
-    cdef BatchReader reader
-    cdef object shapes
-    cdef MessageBuilder messages
-    cdef const int32_t *checksum_versions
-    cdef int64_t most       # bytes of a message
 
-    def __init__(self, options, compress):
-        self.options = options
-        self.compress = compress
-        self.plans = {}
-        self.most = options.max_message_bytes - RECORD_OVERHEAD
-        if options.large_message_handle == "claim-check" and options.claim_check is None:
-            raise ConfigError("claim_check", "claim checks need a place to keep the messages")
+    cdef Plan new_plan(self, object shape, int64_t version, str database, str table):
+        return _Plan(shape, version, database, table, self.options.build_ts, self.options.time_zone)
 
-    def encode(self, BatchReader reader, shapes, MessageBuilder messages):
-        """Writes the rows of the batch as messages, one each, in order."""
-        cdef Py_ssize_t row
-        cdef int kind
-        versions = reader.batch.column("checksum").flatten()[0]
-        self.checksum_versions = \
-            <const int32_t *><size_t>versions.buffers()[1].address + <Py_ssize_t>versions.offset
-        self.reader = reader
-        self.shapes = shapes
-        self.messages = messages
-        for row in range(reader.count):
-            kind = reader.kinds[row]
-            if kind == KIND_INSERT or kind == KIND_UPDATE or kind == KIND_DELETE:
-                self._row(row, kind)
-            elif kind == KIND_WATERMARK:
-                self._add(row, b'{"version":1,"type":"WATERMARK","commitTs":%d,"buildTs":%d}' % (
-                    self._commit_ts(row), self.options.build_ts))
-            elif kind == KIND_DDL:
-                self._ddl(row)
-            elif kind == KIND_SCHEMA:
-                self._schema(row)
-            else:
-                raise EncodeError("simple", f"row {row} is a message that could not be decoded")
-
-    cdef int _row(self, Py_ssize_t row, int kind) except -1:
-        cdef _Plan plan = self._plan(row)
-        cdef size_t began = self.messages.value.used
-        cdef int32_t flags = self.reader.flags[row]
-        cdef size_t size
-        cdef Span location
-        string_at(&self.reader.claim_check, row, &location)
-        self._write_row(plan, row, kind, &location, False, flags & FLAG_HANDLE_KEY_ONLY != 0)
-        size = self._compressed(began)
-        if <int64_t>size > self.most:
-            self._shorten(plan, row, kind, began)
-        return self.messages.end(False, <int32_t>row, 1)
-
-    cdef _Plan _plan(self, Py_ssize_t row):
-        """The plan for this row's shape, version and names."""
-        cdef int64_t shape = 0, version = 0
-        cdef bint has_version = long_at(&self.reader.schema_version, row, &version)
-        cdef Span database, table
-        cdef size_t slot
-        cdef _Plan plan
-        string_at(&self.reader.database, row, &database)
-        string_at(&self.reader.table, row, &table)
-        if not long_at(&self.reader.shape, row, &shape):
-            raise SchemaNotSeen(_text(&database), _text(&table))
-        slot = <size_t>(shape ^ (version * 31)) % CACHED_PLANS
-        if self.cached[slot] != NULL:
-            plan = <_Plan>self.cached[slot]
-            if plan.shape == shape and plan.has_version == has_version and \
-                    (not has_version or plan.version == version) and \
-                    _is(&database, plan.database, len(plan.database)) and \
-                    _is(&table, plan.table, len(plan.table)):
-                self._check_counts(plan, row)
-                return plan
-        key = (shape, version if has_version else None)
-        names = (_text(&database), _text(&table))
-        found = self.plans.get((key, names))
-        if found is None:
-            known = self.shapes.shape(*key)
-            if known is None:
-                raise SchemaNotSeen(*names, version=key[1], shape=shape)
-            found = _Plan(known, key, *names, self.options.build_ts, self.options.time_zone)
-            self.plans[key, names] = found
-        plan = found
-        self.cached[slot] = <PyObject *>plan
-        self._check_counts(plan, row)
-        return plan
-
-    cdef int _check_counts(self, _Plan plan, Py_ssize_t row) except -1:
-        """The kind of the row and its values fit together."""
-        cdef int kind = self.reader.kinds[row]
-        cdef bint after = view_has(&self.reader.after, row)
-        cdef bint before = view_has(&self.reader.before, row)
-        if (kind != KIND_DELETE and not after) or (kind == KIND_DELETE and not before) or \
-                (after and view_count(&self.reader.after, row) != plan.count) or \
-                (before and view_count(&self.reader.before, row) != plan.count):
-            raise EncodeError("simple", f"row {row} does not have a value for each column",
-                              database=plan.database.decode(), table=plan.table.decode())
-        return 0
-
-    cdef int _write_row(self, _Plan plan, Py_ssize_t row, int kind, const Span *location,
-                        bint keys_only, bint says_keys_only) except -1:
-        """The message of a row, not yet compressed."""
+    cdef int write_row(self, Plan general, Py_ssize_t row, int kind, const Span *location,
+                       bint keys_only, bint says_keys_only) except -1:
+        cdef _Plan plan = general
         cdef Buffer *b = &self.messages.value
+        cdef const Span *word
         cdef int64_t table_id = 0, current = 0, previous = 0
         cdef Span missing
         cdef bint failed
         missing.p = NULL
         missing.n = 0
+        word = &INSERT_COMMIT_TS if kind == KIND_INSERT else \
+            &UPDATE_COMMIT_TS if kind == KIND_UPDATE else &DELETE_COMMIT_TS
         failed = _put(b, plan.head) < 0
         if long_at(&self.reader.table_id, row, &table_id) and table_id:
             failed |= buffer_add(b, b',"tableID":', 11) < 0 or put_i64(b, table_id) < 0
-        if kind == KIND_INSERT:
-            failed |= buffer_add(b, INSERT_COMMIT_TS.p, INSERT_COMMIT_TS.n) < 0
-        elif kind == KIND_UPDATE:
-            failed |= buffer_add(b, UPDATE_COMMIT_TS.p, UPDATE_COMMIT_TS.n) < 0
-        else:
-            failed |= buffer_add(b, DELETE_COMMIT_TS.p, DELETE_COMMIT_TS.n) < 0
-        failed |= put_i64(b, self._commit_ts(row)) < 0 or _put(b, plan.tail) < 0
+        failed |= buffer_add(b, word.p, word.n) < 0 or put_i64(b, self.commit_ts(row)) < 0 or \
+            _put(b, plan.tail) < 0
         if location.p != NULL:
             failed |= buffer_add(b, b',"claimCheckLocation":', 22) < 0 or _put_text(b, location) < 0
+        # TiCDC marks claim checks so too.
         if location.p != NULL or says_keys_only:
             failed |= buffer_add(b, HANDLE_KEY_ONLY.p, HANDLE_KEY_ONLY.n) < 0
         if long_at(&self.reader.current, row, &current) and \
                 long_at(&self.reader.previous, row, &previous):
+            word = &CORRUPTED_CURRENT if self.reader.flags[row] & FLAG_CORRUPTED else \
+                &INTACT_CURRENT
             failed |= buffer_add(b, CHECKSUM.p, CHECKSUM.n) < 0 or \
-                put_i64(b, self.checksum_versions[row]) < 0
-            if self.reader.flags[row] & FLAG_CORRUPTED:
-                failed |= buffer_add(b, CORRUPTED_CURRENT.p, CORRUPTED_CURRENT.n) < 0
-            else:
-                failed |= buffer_add(b, INTACT_CURRENT.p, INTACT_CURRENT.n) < 0
-            failed |= put_i64(b, current) < 0 or buffer_add(b, PREVIOUS.p, PREVIOUS.n) < 0 or \
-                put_i64(b, previous) < 0 or buffer_add_byte(b, c'}') < 0
+                put_i64(b, self.checksum_versions[row]) < 0 or \
+                buffer_add(b, word.p, word.n) < 0 or put_i64(b, current) < 0 or \
+                buffer_add(b, PREVIOUS.p, PREVIOUS.n) < 0 or put_i64(b, previous) < 0 or \
+                buffer_add_byte(b, c'}') < 0
         if kind != KIND_DELETE:
             failed |= buffer_add(b, DATA.p, DATA.n) < 0 or \
                 _put_side(b, plan.columns, plan.count, plan.size, &self.reader.after, row,
@@ -1771,90 +1629,17 @@ cdef class Encoder:
             raise MemoryError
         return 0
 
-    cdef int64_t _commit_ts(self, Py_ssize_t row) except? -1:
-        cdef int64_t commit_ts = 0
-        if not long_at(&self.reader.commit_ts, row, &commit_ts):
-            raise EncodeError("simple", f"row {row} has no commit_ts")
-        return commit_ts
+    cdef bytes watermark(self, int64_t commit_ts):
+        return b'{"version":1,"type":"WATERMARK","commitTs":%d,"buildTs":%d}' % (
+            commit_ts, self.options.build_ts)
 
-    cdef size_t _compressed(self, size_t began) except? 0:
-        """Compresses what stands in the value since `began`; gives its size."""
-        cdef Buffer *b = &self.messages.value
-        if self.compress is not None:
-            small = self.compress((<const char *>b.data + began)[:b.used - began])
-            b.used = began
-            if _put(b, small) < 0:
-                raise MemoryError
-        return b.used - began
-
-    cdef int _shorten(self, _Plan plan, Py_ssize_t row, int kind, size_t began) except -1:
-        """Writes a row that is too large once more, with its handle key only."""
-        cdef Buffer *b = &self.messages.value
-        cdef Span location
-        location.p = NULL
-        location.n = 0
-        handle = self.options.large_message_handle
-        if handle is None:
-            raise self._too_large(b.used - began, plan)
-        if not plan.has_key:
-            raise EncodeError("simple", "the row is too large, and its table has no handle key",
-                              database=plan.database.decode(), table=plan.table.decode())
-        if handle == "claim-check":
-            value = (<const char *>b.data + began)[:b.used - began]
-            content = value if self.options.claim_check_raw_value else pack(None, value)
-            kept = self.options.claim_check(content).encode()
-            location.p = <const uint8_t *><const char *>kept
-            location.n = len(kept)
-        b.used = began
-        self._write_row(plan, row, kind, &location, True, True)
-        if <int64_t>self._compressed(began) > self.most:
-            raise self._too_large(b.used - began, plan)
-        return 0
-
-    def _too_large(self, size, _Plan plan=None):
-        return EncodeError(
-            "simple",
-            f"the message has {size} bytes, over max-message-bytes {self.options.max_message_bytes}",
-            database=None if plan is None else plan.database.decode(),
-            table=None if plan is None else plan.table.decode(),
-        )
-
-    cdef int _add(self, Py_ssize_t row, bytes value) except -1:
-        """A message other than a row's."""
-        cdef size_t began = self.messages.value.used
-        if _put(&self.messages.value, value) < 0:
-            raise MemoryError
-        if <int64_t>self._compressed(began) > self.most:
-            raise self._too_large(self.messages.value.used - began)
-        return self.messages.end(False, <int32_t>row, 1)
-
-    cdef int _ddl(self, Py_ssize_t row) except -1:
-        batch = self.reader.batch
-        ddl = batch.column("ddl")[row].as_py() or {}
-        query = ddl.get("query") or ""
-        word = ddl_word(ddl.get("type"), ddl.get("code"), query, self.options.generation)
+    cdef bytes ddl(self, str word, str query, int64_t commit_ts, dict schemas):
         text = b'{"version":1,"type":%b,"sql":%b,"commitTs":%d,"buildTs":%d' % (
-            go_json(word), go_json(query), self._commit_ts(row), self.options.build_ts)
-        for member, schema in table_schemas(batch.column("schema")[row].as_py()).items():
+            go_json(word), go_json(query), commit_ts, self.options.build_ts)
+        for member, schema in schemas.items():
             text += b',"%b":%b' % (member.encode(), go_json(schema))
-        return self._add(row, text + b"}")
+        return text + b"}"
 
-    cdef int _schema(self, Py_ssize_t row) except -1:
-        """A BOOTSTRAP message. Shapes of Simple's own rows have none: their schemas come apart."""
-        cdef int64_t shape = 0
-        text = self.reader.batch.column("schema")[row].as_py()
-        if long_at(&self.reader.shape, row, &shape):
-            columns = json.loads(text)["columns"]
-            if not needs_bootstrap(columns):
-                return 0
-            schema = schema_of_shape(self.shapes.shape(shape), columns, shape)
-        else:
-            schema = table_schemas(text).get("tableSchema")
-            if schema is None:
-                raise EncodeError("simple", f"the schema row {row} has no tableSchema")
-        return self._add(row, b'{"version":1,"type":"BOOTSTRAP","commitTs":0,"buildTs":%d,'
-                              b'"tableSchema":%b}' % (self.options.build_ts, go_json(schema)))
-
-
-cdef str _text(const Span *text):
-    return "" if text.p == NULL else (<const char *>text.p)[:text.n].decode()
+    cdef bytes bootstrap(self, dict schema):
+        return b'{"version":1,"type":"BOOTSTRAP","commitTs":0,"buildTs":%d,"tableSchema":%b}' % (
+            self.options.build_ts, go_json(schema))
