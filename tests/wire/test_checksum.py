@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import corpus
 from tidegate.model import EventFlag
-from tidegate.wire import CHANGE_SCHEMA, EventReader, ShapeBook, codec, simple_avro
+from tidegate.wire import CHANGE_SCHEMA, EventReader, ShapeBook, decode_batch
 from tidegate.wire.checksum import verify
 
 SHAPE, VERSION = 7, 11
@@ -238,15 +238,14 @@ def test_slices_of_a_batch():
 
 def golden(encoding: str) -> pa.RecordBatch:
     messages = corpus.messages(f"types_ck.simple.{encoding}.ck")
-    values = codec.binary_array([message.value for message in messages])
-    return codec.decode(simple_avro.Decoder(), None, values)
+    return decode_batch("simple", None, [message.value for message in messages])
 
 
 # TiCDC itself says `corrupted` of a JSON value that holds a date, which it cannot write back.
 CORRUPTED = ("strs", "13")
 
 
-@pytest.mark.parametrize("encoding", ["avro"])
+@pytest.mark.parametrize("encoding", ["avro", "json"])
 def test_every_golden_row_passes_but_the_one_that_its_sender_calls_corrupted(encoding):
     rows = [
         event
@@ -264,7 +263,7 @@ def test_every_golden_row_passes_but_the_one_that_its_sender_calls_corrupted(enc
     assert corrupted == [CORRUPTED]
 
 
-@pytest.mark.parametrize("encoding", ["avro"])
+@pytest.mark.parametrize("encoding", ["avro", "json"])
 def test_every_value_of_every_golden_row_counts(encoding):
     changes = golden(encoding)
     rows = [row for row in changes.to_pylist() if row["checksum"] is not None]
