@@ -27,6 +27,7 @@ VENV_MADE := $(VENV)/.made
 TOOLS_IN := $(VENV)/.build-tools
 PACKAGES_IN := $(VENV)/.packages
 BUILT := build/.built
+JARS_IN := .jars/.fetched
 PORTABLE := build/portable
 SANITIZED := build/sanitize
 
@@ -67,12 +68,24 @@ $(PACKAGES_IN): constraints.txt pyproject.toml | $(TOOLS_IN) $(BUILT)
 	@$(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
+.PHONY: jars
+jars: $(JARS_IN) ## fetch the jars of Spark's connectors and of a Kafka broker (Maven); skipped where there
+
+$(JARS_IN): src/tidegate/spark/jars.py | $(PACKAGES_IN)
+	@echo "jars: fetching the jars of Spark's connectors and of a Kafka broker into .jars"
+	@$(RUN) -m tidegate.spark.jars .jars --broker
+	@touch $@
+
+.PHONY: kafka
+kafka: setup jars ## run a Kafka broker on loopback until Ctrl-C, for trials
+	@$(RUN) -m tests.support.kafka $(ARGS)
+
 .PHONY: demo
 demo: setup ## show Tidegate at work; needs no Kafka and no TiDB
 	@$(RUN) -m tidegate.cli demo
 
 .PHONY: test
-test: lint ## run every check: lint, types, tests, and the wire tests on the portable build
+test: lint jars ## run every check: lint, types, tests, and the wire tests on the portable build
 	@echo "test: pytest"
 	@$(RUN) -m pytest $(ARGS)
 	@$(MAKE) portable

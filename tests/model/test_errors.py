@@ -75,6 +75,14 @@ CASES = [
         errors.ConfigError("max-batch-size", "it must be above 0", source="cf.toml"),
         "The setting 'max-batch-size' in cf.toml cannot be used: it must be above 0.",
     ),
+    (
+        errors.SparkError("Java is missing", "Install a JDK"),
+        "Spark cannot be used: Java is missing. Install a JDK.",
+    ),
+    (
+        errors.SourceError("topic 't'", "it does not exist", "Create it"),
+        "Cannot read topic 't': it does not exist. Create it.",
+    ),
 ]
 
 

@@ -222,3 +222,28 @@ class ConfigError(TidegateError):
     def __str__(self) -> str:
         place = f" in {self.source}" if self.source else ""
         return f"The setting {self.setting!r}{place} cannot be used: {self.reason}."
+
+
+class SparkError(TidegateError):
+    """Spark cannot do what is asked of it: Java, a jar or a setting is missing."""
+
+    def __init__(self, reason: str, step: str) -> None:
+        self.reason = reason
+        self.step = step
+        super().__init__(reason, step)
+
+    def __str__(self) -> str:
+        return f"Spark cannot be used: {self.reason}. {self.step}."
+
+
+class SourceError(TidegateError):
+    """A feed cannot be read on: its topic, offsets or messages are not there, or not as told."""
+
+    def __init__(self, source: str, reason: str, step: str) -> None:
+        self.source = source
+        self.reason = reason
+        self.step = step
+        super().__init__(source, reason, step)
+
+    def __str__(self) -> str:
+        return f"Cannot read {self.source}: {self.reason}. {self.step}."

@@ -1,8 +1,8 @@
 """Bytes and changes: every TiCDC protocol, decoded to and encoded from one columnar batch."""
 
-from tidegate.wire.capture import CAPTURE_SCHEMA, read_capture, write_capture
+from tidegate.wire.capture import CAPTURE_SCHEMA, read_capture, read_captures, write_capture
 from tidegate.wire.change import CHANGE_SCHEMA, KINDS, MESSAGE_SCHEMA
-from tidegate.wire.claim_check import from_folder, to_folder
+from tidegate.wire.claim_check import from_folder, from_uri, to_folder
 from tidegate.wire.events import EventReader, to_json_events
 from tidegate.wire.options import EncodeOptions
 from tidegate.wire.protocols import PROTOCOLS, decode_batch, encode_batch
@@ -24,7 +24,9 @@ __all__ = [
     "decode_batch",
     "encode_batch",
     "from_folder",
+    "from_uri",
     "read_capture",
+    "read_captures",
     "sniff",
     "sniff_all",
     "to_folder",

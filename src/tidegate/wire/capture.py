@@ -53,13 +53,18 @@ class _Offsets:
 
 def read_capture(source: str | Path) -> Iterator[pa.RecordBatch]:
     """The messages of a capture in order, in batches of CAPTURE_SCHEMA; or CaptureError."""
-    name = str(source)
+    return read_captures([source])
+
+
+def read_captures(sources: Iterable[str | Path]) -> Iterator[pa.RecordBatch]:
+    """The messages of a capture in several files: offsets are counted over all of them."""
     offsets = _Offsets()
-    if name.endswith(".parquet"):
-        yield from _read_parquet(name, offsets)
-    else:
-        with _open_lines(name) as lines:
-            yield from _read_lines(name, lines, offsets)
+    for name in map(str, sources):
+        if name.endswith(".parquet"):
+            yield from _read_parquet(name, offsets)
+        else:
+            with _open_lines(name) as lines:
+                yield from _read_lines(name, lines, offsets)
 
 
 @contextmanager

@@ -1,0 +1,28 @@
+"""Change feeds as Spark DataFrames: sessions and jars, sources, decoding, tables, progress."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.spark.decoding import CHANGE_TYPE, decode
+    from tidegate.spark.sessions import missing, session
+    from tidegate.spark.sources import changes
+
+# By name when first used: fetching jars needs no pyspark, a worker that decodes no session.
+_HOMES = {
+    "CHANGE_TYPE": "decoding",
+    "changes": "sources",
+    "decode": "decoding",
+    "missing": "sessions",
+    "session": "sessions",
+}
+
+__all__ = ["CHANGE_TYPE", "changes", "decode", "missing", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,76 @@
+"""DataFrames of changes in tests: run to their end, and compared by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from tidegate.wire import CHANGE_SCHEMA
+
+PLACE = ("topic", "partition", "offset", "event")
+TIMEOUT = 120
+
+
+def arrow(df: DataFrame) -> pa.Table:
+    """The rows of a bounded DataFrame of changes."""
+    return df.toArrow().select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA)
+
+
+def stream(
+    df: DataFrame,
+    folder: Path,
+    *,
+    until: Callable[[Any], object] | None = None,
+) -> tuple[pa.Table, list[Any]]:
+    """What a stream gives until it has read all there is now, and the progress of its batches.
+
+    The folder keeps its checkpoint and output: a second run goes on where the first ended. With
+    `until`, which is asked after each batch, it is stopped in the middle.
+    """
+    output = folder / "output"
+    writer = df.writeStream.format("parquet").option("checkpointLocation", str(folder / "state"))
+    query = writer.trigger(availableNow=True).start(str(output))
+    try:
+        if until is None:
+            assert query.awaitTermination(TIMEOUT), "the query did not end"
+        else:
+            while query.isActive and not until(query):
+                query.awaitTermination(0.05)
+        progress = list(query.recentProgress)
+    finally:
+        query.stop()
+    return arrow(df.sparkSession.read.schema(df.schema).parquet(str(output))), progress
+
+
+def schemas(table: pa.Table) -> dict[Any, Any]:
+    """The shapes that a table of changes tells of."""
+    rows = table.filter(pc.equal(table["event"], -1)).to_pylist()
+    return {row["shape"]: (row["database"], row["table"], row["schema"]) for row in rows}
+
+
+def events(table: pa.Table) -> pa.Table:
+    """All but the rows of shapes, which come once a batch, in the order of their positions."""
+    rest = table.filter(pc.not_equal(table["event"], -1))
+    return rest.sort_by([(name, "ascending") for name in PLACE]).combine_chunks()
+
+
+def assert_equal(found: pa.Table, expected: pa.Table) -> None:
+    """Every event once, as expected; every shape told of."""
+    __tracebackhide__ = True
+    left, right = events(found), events(expected)
+    assert left.num_rows == right.num_rows
+    if not left.equals(right):
+        for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True):
+            assert one == other
+    assert schemas(found) == schemas(expected)
+
+
+def fresh(prefix: str) -> str:
+    """A name for a topic that no other test has."""
+    return f"{prefix}-{uuid4().hex[:8]}"
