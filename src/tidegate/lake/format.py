@@ -1,0 +1,142 @@
+"""What the mirror asks of a table format; `iceberg` and `delta` answer, each in its own module.
+
+A table's own history says how far it has come: every commit that the mirror makes carries the
+`Position` it reaches, so that a step that is repeated after a crash is seen to be done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.feed.ddl import TableChange
+from tidegate.model import TableSchema
+
+OP = "_op"
+"""The column of `merge`'s source that says what to do: `u` puts the row there, `d` removes it."""
+
+
+class Position(NamedTuple):
+    """How far a table has come: every row up to `ts`, and the first `ddl` statements at `ts`.
+
+    Rows at the commit_ts of a statement go before it, so positions are ordered as tuples are.
+    """
+
+    ts: int
+    ddl: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.ts}.{self.ddl}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Reads what `str` gives."""
+        ts, _, ddl = text.partition(".")
+        return cls(int(ts), int(ddl or 0))
+
+
+class TableFormat(ABC):
+    """Tables of one format in one lake.
+
+    `identifier` is how SQL names a table there (quoted, with its catalog); `create` and `rename`
+    give it. Every method that changes a table is atomic, or can be repeated after a crash in its
+    middle, and leaves `position` at what it was given; a caller does not call it where `position`
+    is already there. Methods may be called for different tables from several threads.
+    """
+
+    name: str
+
+    @abstractmethod
+    def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
+        """Makes an empty table with the columns of `schema` that rows carry; its identifier.
+
+        Where a table of that name and that very position is there (a step repeated), it is kept;
+        one of an older position is in the way and is replaced.
+        """
+
+    @abstractmethod
+    def drop(self, identifier: str) -> None:
+        """Removes a table, if it is there."""
+
+    @abstractmethod
+    def rename(self, identifier: str, database: str, table: str, position: Position) -> str:
+        """Gives a table another name, also of another database; its new identifier."""
+
+    @abstractmethod
+    def evolve(
+        self, identifier: str, before: TableSchema, change: TableChange, position: Position
+    ) -> None:
+        """Makes the columns those of `change.after`: added, dropped, renamed, moved, other types.
+
+        Columns keep their identity by `change.columns`; rows that are there get `fill` in an added
+        column. A change of type that the format cannot make in place rewrites the table.
+        """
+
+    @abstractmethod
+    def delete(self, identifier: str, condition: str | None, position: Position) -> None:
+        """Removes the rows for which a condition of Spark's SQL is true; None: all rows."""
+
+    @abstractmethod
+    def merge(
+        self, identifier: str, changes: DataFrame, key: Sequence[str], position: Position
+    ) -> None:
+        """Puts and removes rows by key: `changes` has the table's columns and OP, a key once."""
+
+    @abstractmethod
+    def append(self, identifier: str, rows: DataFrame, position: Position) -> None:
+        """Adds rows (the table's columns) without looking for their keys."""
+
+    @abstractmethod
+    def stamp(self, identifier: str, position: Position) -> None:
+        """Commits nothing but the position: what changed has no rows, as a new column."""
+
+    @abstractmethod
+    def position(self, identifier: str) -> Position | None:
+        """How far the table has come; None where there is no such table."""
+
+    @abstractmethod
+    def version(self, identifier: str) -> int:
+        """What `read` takes to show the table as it is now for ever (snapshot id, version)."""
+
+    @abstractmethod
+    def read(self, identifier: str, version: int | None = None) -> DataFrame:
+        """The table now, or at a version, with the columns that it had then."""
+
+    @abstractmethod
+    def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
+        """Joins small files and forgets versions older than that; what was done, by name."""
+
+
+class LakePlace(NamedTuple):
+    """Where a lake is: a folder (or URI) of its own with its embedded catalog, or a catalog.
+
+    `catalog` is the name of a Spark catalog that the session has; without it the lake's own is
+    used, called `tidegate`, whose tables and SQLite file are in `folder`.
+    """
+
+    folder: str
+    catalog: str | None = None
+    prefix: str = ""
+    """Goes before the name of every database in the lake."""
+
+
+def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
+    """The Spark settings with which a session can reach the tables of a lake."""
+    from tidegate.lake import delta, iceberg
+
+    return {"iceberg": iceberg, "delta": delta}[format_name].session_settings(place)
+
+
+def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:
+    """The tables of a lake in one of the formats."""
+    from tidegate.lake.delta import DeltaFormat
+    from tidegate.lake.iceberg import IcebergFormat
+
+    formats: dict[str, type[IcebergFormat] | type[DeltaFormat]] = {
+        "iceberg": IcebergFormat,
+        "delta": DeltaFormat,
+    }
+    return formats[name](spark, place)
