@@ -79,9 +79,10 @@ class Mirror:
 
     def _ddl(self, step: Step) -> list[tuple[str, str]]:
         assert step.ddl is not None
-        change = self.model.run(step.ddl["ddl"]["query"], step.ddl["database"] or "")
-        names = (*change.tables, *change.new_names)
-        return [(name.database or "", name.table) for name in names]
+        effects = self.model.run(step.ddl["ddl"]["query"], step.ddl["database"] or "")
+        names = [effect.name for effect in effects]
+        names += [effect.new_name for effect in effects if effect.new_name is not None]
+        return [(name.database, name.table) for name in names]
 
     # --- restarts ---------------------------------------------------------------------------------
 

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.feed.ddl import ChangeKind, TableChange, transition
-from tidegate.feed.definition import Charset
+from tidegate.feed.ddl import ChangeKind, TableChange
+from tidegate.feed.tables import Effect, TableBook
 from tidegate.model.schema import ABSENT, Column, TableSchema
 from tidegate.model.types import MySQLType
 
 Row = dict[str, str | None]
 Name = tuple[str, str]
-UTF8MB4 = Charset("utf8mb4", "utf8mb4_bin")
 INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year")
 
 
@@ -92,7 +91,7 @@ class TableModel:
     def __init__(self) -> None:
         self.tables: dict[Name, Table] = {}
         self.stopped: set[Name] = set()
-        self._charsets: dict[str, Charset] = {}
+        self._book = TableBook()
 
     def copy(self) -> "TableModel":
         """Another one like this, as a lake keeps its tables over a restart."""
@@ -101,7 +100,7 @@ class TableModel:
             name: Table(table.schema, dict(table.rows)) for name, table in self.tables.items()
         }
         other.stopped = set(self.stopped)
-        other._charsets = dict(self._charsets)
+        other._book = self._book.copy()
         return other
 
     def state(self) -> dict[Name, dict[tuple[str | None, ...], Row]]:
@@ -135,88 +134,48 @@ class TableModel:
 
     # --- DDL --------------------------------------------------------------------------------------
 
-    def run(self, query: str, database: str) -> TableChange:
+    def run(self, query: str, database: str) -> list[Effect]:
         """A statement; `database` is the one that the feed names beside it."""
-        change = self._transition(None, query, database)
-        known = self._known(change)
-        if known is not None:
-            change = self._transition(self.tables[known].schema, query, database)
-        if change.charset is not None:
-            self._charsets[change.database or ""] = change.charset
-        _ACTIONS.get(change.kind, TableModel._nothing)(self, change)
-        return change
+        effects = self._book.run(query, database)
+        for effect in effects:
+            _ACTIONS.get(effect.kind, TableModel._nothing)(self, effect)
+        return effects
 
-    def _known(self, change: TableChange) -> Name | None:
-        """The first table that the statement names and that is there.
+    def _nothing(self, effect: Effect) -> None:
+        if effect.change.after is not None and effect.name in self.tables:
+            self.tables[effect.name].alter(effect.change)
 
-        Classic TiCDC names the new database beside RENAME TABLE `a` TO `new`.`b`: then the table is
-        the only one of that name.
-        """
-        found = [name for name in _named(change) if name in self.tables]
-        if not found and change.kind is ChangeKind.RENAMED:
-            found = [name for name in self.tables if name[1] == change.tables[0].table]
-            assert len(found) <= 1, f"which of {found} is renamed?"
-        return found[0] if found else None
+    def _create(self, effect: Effect) -> None:
+        assert effect.change.after is not None
+        self.stopped.discard(effect.name)
+        self.tables.setdefault(effect.name, Table(effect.change.after))
 
-    def _transition(self, before: TableSchema | None, query: str, database: str) -> TableChange:
-        def lookup(of: str, name: str) -> TableSchema | None:
-            return self.tables[of, name].schema if (of, name) in self.tables else None
+    def _drop(self, effect: Effect) -> None:
+        self.tables.pop(effect.name, None)
+        self.stopped.discard(effect.name)
 
-        charset = self._charsets.get(database, UTF8MB4)
-        return transition(before, query, database, lookup=lookup, charset=charset)
+    def _rename(self, effect: Effect) -> None:
+        assert effect.new_name is not None
+        table = self.tables.pop(effect.name)
+        table.alter(effect.change)
+        self.tables[effect.new_name] = table
 
-    def _nothing(self, change: TableChange) -> None:
-        if change.after is not None:
-            table = self.tables.get((change.after.database, change.after.table))
-            if table is not None:
-                table.alter(change)
+    def _truncate(self, effect: Effect) -> None:
+        self.tables[effect.name].rows.clear()
 
-    def _create(self, change: TableChange) -> None:
-        assert change.after is not None
-        name = change.after.database, change.after.table
-        self.stopped.discard(name)
-        self.tables.setdefault(name, Table(change.after))
+    def _prune(self, effect: Effect) -> None:
+        assert effect.change.removed is not None
+        self.tables[effect.name].prune(effect.change.removed)
+        self._nothing(effect)
 
-    def _drop(self, change: TableChange) -> None:
-        for name in _named(change):
-            self.tables.pop(name, None)
-            self.stopped.discard(name)
-
-    def _drop_database(self, change: TableChange) -> None:
-        for name in [name for name in self.tables if name[0] == change.database]:
-            del self.tables[name]
-
-    def _rename(self, change: TableChange) -> None:
-        assert len(change.tables) == 1
-        (old,), (new,) = _named(change), change.new_names
-        table = self.tables.pop(old)
-        table.alter(change)
-        self.tables[new.database or "", new.table] = table
-
-    def _truncate(self, change: TableChange) -> None:
-        for name in _named(change):
-            self.tables[name].rows.clear()
-
-    def _prune(self, change: TableChange) -> None:
-        assert change.removed is not None
-        for name in _named(change):
-            self.tables[name].prune(change.removed)
-        self._nothing(change)
-
-    def _stop(self, change: TableChange) -> None:
-        for name in _named(change):
-            self.tables.pop(name, None)
-            self.stopped.add(name)
-
-
-def _named(change: TableChange) -> list[Name]:
-    return [(name.database or "", name.table) for name in change.tables]
+    def _stop(self, effect: Effect) -> None:
+        self.tables.pop(effect.name, None)
+        self.stopped.add(effect.name)
 
 
 _ACTIONS = {
     ChangeKind.CREATED: TableModel._create,
     ChangeKind.DROPPED: TableModel._drop,
-    ChangeKind.DATABASE_DROPPED: TableModel._drop_database,
     ChangeKind.RENAMED: TableModel._rename,
     ChangeKind.TRUNCATED: TableModel._truncate,
     ChangeKind.PRUNED: TableModel._prune,

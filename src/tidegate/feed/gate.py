@@ -158,6 +158,16 @@ class Gate:
         return self._applied.ts
 
     @property
+    def applied_ddl(self) -> frozenset[DdlId]:
+        """The statements that were applied at `applied_ts` itself."""
+        return frozenset(self._applied.ddl)
+
+    @property
+    def closed_tables(self) -> frozenset[tuple[str, str]]:
+        """The tables whose rows at `applied_ts` come too late: a statement has gone over them."""
+        return frozenset(self._applied.tables)
+
+    @property
     def watermarks(self) -> dict[Source, int]:
         """The highest watermark of every partition, 0 for those that are silent so far."""
         return {source: state.watermark for source, state in self._partitions.items()}

@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from tidegate.feed.ddl import TableChange
 from tidegate.model import TableSchema
@@ -38,6 +41,24 @@ class Position(NamedTuple):
         return cls(int(ts), int(ddl or 0))
 
 
+class Located(NamedTuple):
+    """A mirrored table as the lake itself shows it.
+
+    `uid` stays the same whatever the table is called. `origin` tells the step that made it: the
+    name it was made under and the position, as `origin_of` writes it.
+    """
+
+    identifier: str
+    uid: str
+    origin: str
+    position: Position
+
+
+def origin_of(database: str, table: str, position: Position) -> str:
+    """What a table remembers of its making."""
+    return f"{database}.{table}@{position}"
+
+
 class TableFormat(ABC):
     """Tables of one format in one lake.
 
@@ -53,8 +74,8 @@ class TableFormat(ABC):
     def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
         """Makes an empty table with the columns of `schema` that rows carry; its identifier.
 
-        Where a table of that name and that very position is there (a step repeated), it is kept;
-        one of an older position is in the way and is replaced.
+        The table remembers its `origin`. One of that name that is already there is in the way and
+        is replaced.
         """
 
     @abstractmethod
@@ -90,12 +111,23 @@ class TableFormat(ABC):
         """Adds rows (the table's columns) without looking for their keys."""
 
     @abstractmethod
+    def replace_rows(self, identifier: str, changes: DataFrame, position: Position) -> None:
+        """Removes every row that equals one with OP `d`, and adds those with OP `u`, as they are.
+
+        For tables without a key; `changes` has the table's columns and OP.
+        """
+
+    @abstractmethod
     def stamp(self, identifier: str, position: Position) -> None:
         """Commits nothing but the position: what changed has no rows, as a new column."""
 
     @abstractmethod
     def position(self, identifier: str) -> Position | None:
         """How far the table has come; None where there is no such table."""
+
+    @abstractmethod
+    def uid(self, identifier: str) -> str:
+        """What stays the same whatever the table is called."""
 
     @abstractmethod
     def version(self, identifier: str) -> int:
@@ -108,6 +140,32 @@ class TableFormat(ABC):
     @abstractmethod
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         """Joins small files and forgets versions older than that; what was done, by name."""
+
+    # --- what a lake keeps for itself -------------------------------------------------------------
+
+    @abstractmethod
+    def locate(self) -> list[Located]:
+        """Every mirrored table that is there."""
+
+    @abstractmethod
+    def create_log(self, name: str, columns: StructType, partition_by: Sequence[str] = ()) -> str:
+        """A table of the lake's own that only grows; its identifier. Kept if it is there."""
+
+    @abstractmethod
+    def append_to_log(self, identifier: str, rows: DataFrame) -> None:
+        """Adds rows to a log."""
+
+    @abstractmethod
+    def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
+        """Starts a query that adds what it reads to a log, each row once."""
+
+    @abstractmethod
+    def properties(self, identifier: str) -> Mapping[str, str]:
+        """What `set_properties` wrote beside a table."""
+
+    @abstractmethod
+    def set_properties(self, identifier: str, properties: Mapping[str, str]) -> None:
+        """Writes small texts beside a table, in one commit and without a snapshot."""
 
 
 class LakePlace(NamedTuple):

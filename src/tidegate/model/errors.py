@@ -247,3 +247,15 @@ class SourceError(TidegateError):
 
     def __str__(self) -> str:
         return f"Cannot read {self.source}: {self.reason}. {self.step}."
+
+
+class LakeError(TidegateError):
+    """The lake is not as it must be for what is asked; `step` says what to do."""
+
+    def __init__(self, reason: str, step: str) -> None:
+        self.reason = reason
+        self.step = step
+        super().__init__(reason, step)
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.step}."

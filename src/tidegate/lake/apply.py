@@ -1,0 +1,193 @@
+"""Carries out the steps of a plan: tables in parallel, each step once, whatever was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from tidegate.lake.changelog import Changelog
+from tidegate.lake.format import OP, Located, TableFormat, origin_of
+from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
+from tidegate.lake.rows import BY_COMMIT, RowReader, carried
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Which rows of the changelog a step of the mirror takes, and in what order.
+
+    `cuts` are the commit_ts of the statements: rows of segment n come after n of them. `late` marks
+    rows of the last instant that arrived after it was applied; `applied` those that were there in
+    time.
+    """
+
+    rows: Column
+    cuts: tuple[int, ...]
+    late: Column
+    applied: Column
+    order: str = BY_COMMIT
+
+    def segment(self) -> Column:
+        """The number of statements before a row; one at the row's own commit_ts is not."""
+        passed = [(F.col("commit_ts") > cut).cast("int") for cut in self.cuts]
+        return reduce(Column.__add__, passed, F.lit(0))
+
+    def within(self, first: int, last: int) -> Column:
+        """Whether a row is in one of these segments; as ranges, which files' statistics answer."""
+        ts, inside = F.col("commit_ts"), F.lit(True)
+        if first > 0:
+            inside = inside & (ts > self.cuts[first - 1])
+        if last < len(self.cuts):
+            inside = inside & (ts <= self.cuts[last])
+        return inside
+
+
+class Applier:
+    """Does steps on the tables of a lake."""
+
+    def __init__(
+        self,
+        tables: TableFormat,
+        changelog: Changelog,
+        interval: Interval,
+        *,
+        zone: str = "UTC",
+        threads: int = 4,
+        located: Sequence[Located] | None = None,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        self._tables = tables
+        self._changelog = changelog
+        self._interval = interval
+        self._zone = zone
+        self._threads = threads
+        self._on_step = on_step
+        # What an interrupted run left: tables by what does not change of them.
+        self._by_uid = {each.uid: each for each in located or ()}
+        self._by_origin = {each.origin: each for each in located or ()}
+        self._again = located is not None
+
+    def run(self, steps: Sequence[Step]) -> None:
+        """Does all steps; raises the first error, when none is running any more."""
+        if self._again:
+            self._find_tables(steps)
+        last: dict[tuple[str, str], Future[None]] = {}
+        futures = []
+        # Each step waits only for earlier ones, and these were started before it: no deadlock.
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="apply") as pool:
+            for step in steps:
+                before = [last[name] for name in step.names if name in last]
+                future = pool.submit(self._do, step, before)
+                futures.append(future)
+                last.update(dict.fromkeys(step.names, future))
+        for future in futures:
+            future.result()
+
+    def _find_tables(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            found = self._by_uid.get(step.table.uid)
+            if step.table.uid and found is not None:
+                step.table.identifier = found.identifier
+            elif step.table.uid:
+                step.table.identifier = ""  # it was dropped, as a later step has it
+
+    def _do(self, step: Step, before: Sequence[Future[None]]) -> None:
+        for future in before:
+            future.result()
+        if isinstance(step, Create):
+            self._create(step)
+        elif step.table.identifier and not self._is_done(step):
+            self._change(step)
+        self._on_step(step)
+
+    def _is_done(self, step: Step) -> bool:
+        position = self._tables.position(step.table.identifier)
+        return position is None or position >= step.position
+
+    def _create(self, step: Create) -> None:
+        found = self._by_origin.get(origin_of(*step.name, step.position))
+        if found is not None:
+            step.table.identifier, step.table.uid = found.identifier, found.uid
+            return
+        identifier = self._tables.create(*step.name, step.schema, step.position)
+        step.table.identifier, step.table.uid = identifier, self._tables.uid(identifier)
+
+    def _change(self, step: Step) -> None:
+        tables, table, at = self._tables, step.table, step.position
+        if isinstance(step, Rows):
+            self._rows(step)
+        elif isinstance(step, Drop):
+            tables.drop(table.identifier)
+            table.identifier = ""
+        elif isinstance(step, Rename):
+            table.identifier = tables.rename(table.identifier, *step.new_name, at)
+        elif isinstance(step, Evolve):
+            tables.evolve(table.identifier, step.before, step.change, at)
+        elif isinstance(step, Delete):
+            tables.delete(table.identifier, step.condition, at)
+        else:
+            raise TypeError(f"no such step: {type(step).__name__}")
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def _rows(self, step: Rows) -> None:
+        changes = self._changelog.rows_of(*step.name).where(self._interval.rows)
+        changes = changes.where(self._interval.within(*step.segments))
+        if step.late:
+            changes = self._without_applied(step, changes)
+        reader = RowReader(step.schema, step.layouts, self._zone)
+        identifier, key = step.table.identifier, step.schema.handle_key()
+        if key:
+            rows = reader.last_of_each_key(changes, key, self._interval.order)
+            self._tables.merge(identifier, rows, key, step.position)
+        else:
+            self._keyless(step, reader.whole_rows(changes))
+
+    def _without_applied(self, step: Rows, changes: DataFrame) -> DataFrame:
+        """Without the late rows that are but copies of what was applied in time."""
+        content = ["commit_ts", "kind", "after", "before"]
+        applied = self._changelog.rows_of(*step.name).where(self._interval.applied)
+        copies = applied.select(*content).distinct()
+        on_time = changes.where(~self._interval.late)
+        late = changes.where(self._interval.late)
+        matches = [late[name].eqNullSafe(copies[name]) for name in content]
+        return on_time.unionAll(late.join(copies, matches, "left_anti"))
+
+    def _keyless(self, step: Rows, rows: DataFrame) -> None:
+        """A table without a key holds each row as often as it was put there and not removed.
+
+        Sent again, a row cannot be told from another one like it but by this: the sender goes back
+        in time. So a partition's rows are cut into runs in which commit_ts never goes back, and of
+        all runs that show a transaction the one with the most of a row counts.
+        """
+        names = list(carried(step.schema))
+        places = ["topic", "partition"]
+        order = Window.partitionBy(*places).orderBy("offset", "event", "_count")
+        back = (F.col("commit_ts") < F.lag("commit_ts").over(order)).cast("int")
+        runs = rows.withColumn("_run", F.sum(F.coalesce(back, F.lit(0))).over(order))
+        sent = runs.groupBy(
+            *names, "commit_ts", *places, "_run", F.col("_count").alias("_sign")
+        ).agg(F.sum("_count").alias("_sum"))
+        most = sent.groupBy(*names, "commit_ts", *places, "_sign").agg(
+            F.max_by("_sum", F.abs("_sum")).alias("_sum")
+        )
+        net = most.groupBy(*names).agg(F.sum("_sum").alias("_net")).where("_net <> 0").alias("net")
+        now = self._tables.read(step.table.identifier).alias("now")
+        same = [F.col(f"net.`{name}`").eqNullSafe(F.col(f"now.`{name}`")) for name in names]
+        own = [F.col(f"net.`{name}`") for name in names]
+        counted = (
+            net.join(now.withColumn("_one", F.lit(1)), same, "left")
+            .groupBy(*own, "_net")
+            .agg(F.count("_one").alias("_there"))
+            .withColumn("_wanted", F.greatest(F.lit(0), F.col("_there") + F.col("_net")))
+        )
+        # All copies go and the right number comes: one commit.
+        gone = counted.where("_there > 0").select(*names, F.lit("d").alias(OP))
+        copies = F.explode(F.array_repeat(F.lit(1), F.col("_wanted").cast("int")))
+        put = counted.select(*names, copies.alias("_copy")).select(*names, F.lit("u").alias(OP))
+        self._tables.replace_rows(step.table.identifier, gone.unionAll(put), step.position)

@@ -1,0 +1,174 @@
+"""The changelog: every event of a feed with its source position, for ever growing.
+
+A plain streaming query fills it, exactly once. It is partitioned by database and table, so that one
+table's interval is read without the others; watermarks and bad messages, which have no table, are
+apart from all of them. Everything the mirror knows it has read from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.lake.format import TableFormat
+from tidegate.wire.change import CHANGE_SCHEMA
+
+NAME = "changelog"
+ROW_KINDS = ("insert", "update", "delete")
+
+_NARROW = ["topic", "partition", "offset", "event", "kind", "commit_ts", "database", "table"]
+_NOTHING = -1
+
+
+def columns() -> StructType:
+    """The columns of the changelog: those of a change batch."""
+    schema: StructType = from_arrow_schema(CHANGE_SCHEMA)
+    for each in schema:
+        each.nullable = True
+    return schema
+
+
+@dataclass(slots=True)
+class Offsets:
+    """The last offset seen of every partition of every topic."""
+
+    last: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def beyond(self) -> Column:
+        """Whether an event came after these; made of ranges, which the files' statistics answer."""
+        topics = sorted({topic for topic, _ in self.last})
+        parts = [~F.col("topic").isin(topics)] if len(topics) != 1 else []
+        for topic in topics:
+            known = {partition: at for (of, partition), at in self.last.items() if of == topic}
+            here = F.col("topic") == topic if len(topics) > 1 else F.lit(True)
+            parts.append(here & (F.col("partition") > max(known)))
+            parts += [
+                here
+                & (F.col("partition") == partition)
+                & (F.col("offset") > known.get(partition, _NOTHING))
+                for partition in range(max(known) + 1)
+            ]
+        if len(topics) == 1:
+            parts.append(F.col("topic") != topics[0])
+        return reduce(Column.__or__, parts, F.lit(not self.last))
+
+    def advanced(self, seen: Mapping[tuple[str, int], int]) -> Offsets:
+        """These and what was seen since."""
+        return Offsets({**self.last, **seen})
+
+    def to_object(self) -> list[list[str | int]]:
+        """What `from_object` reads."""
+        return [[topic, partition, at] for (topic, partition), at in sorted(self.last.items())]
+
+    @classmethod
+    def from_object(cls, told: list[list[str | int]]) -> Offsets:
+        """The offsets that `to_object` wrote down."""
+        return cls({(str(topic), int(partition)): int(at) for topic, partition, at in told})
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows of one table, kind and shape between two cuts: how many, and the first commit_ts."""
+
+    database: str
+    table: str
+    kind: str
+    shape: int
+    schema_version: int | None
+    segment: int
+    late: bool
+    rows: int
+    first_ts: int
+
+
+class Changelog:
+    """A changelog at one of its versions, or (`version` None) as it is now."""
+
+    def __init__(self, tables: TableFormat, identifier: str, version: int | None = None) -> None:
+        self.identifier = identifier
+        self.version = version
+        self._tables = tables
+
+    @classmethod
+    def open(cls, tables: TableFormat) -> Changelog:
+        """The changelog of a lake; made if it is not there."""
+        return cls(tables, tables.create_log(NAME, columns(), ["database", "table"]))
+
+    def now(self) -> Changelog:
+        """The changelog as it is now and stays."""
+        return Changelog(self._tables, self.identifier, self._tables.version(self.identifier))
+
+    def read(self) -> DataFrame:
+        """All of it."""
+        return self._tables.read(self.identifier, self.version)
+
+    # --- what is new ------------------------------------------------------------------------------
+
+    def offsets_beyond(self, known: Offsets) -> dict[tuple[str, int], int]:
+        """The last offset of every partition that has anything new."""
+        found = self.read().where(known.beyond()).groupBy("topic", "partition").agg(F.max("offset"))
+        return {(topic, partition): offset for topic, partition, offset in found.collect()}
+
+    def control_events(self, known: Offsets) -> pa.Table:
+        """New watermarks, statements, table schemas and bad messages, in the order of arrival."""
+        wanted = F.col("kind").isin("watermark", "ddl", "error") | (
+            (F.col("kind") == "schema") & F.col("shape").isNull()
+        )
+        found = self.read().where(known.beyond() & wanted)
+        return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
+
+    def statements_since(self, ts: int) -> pa.Table:
+        """All statements at or after a commit_ts."""
+        found = self.read().where((F.col("kind") == "ddl") & (F.col("commit_ts") >= ts))
+        return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
+
+    def shapes(self, wanted: Mapping[tuple[str, str], set[int]]) -> pa.Table:
+        """The schema events of shapes by their tables, each once or more."""
+        conditions = [
+            (F.col("database") == database)
+            & (F.col("table") == table)
+            & F.col("shape").isin(sorted(shapes))
+            for (database, table), shapes in wanted.items()
+        ]
+        found = self.read().where(
+            (F.col("kind") == "schema") & reduce(Column.__or__, conditions, F.lit(False))
+        )
+        found = found.groupBy("shape").agg(
+            *(F.first(name).alias(name) for name in ("database", "table", "schema"))
+        )
+        table: pa.Table = found.select("shape", "database", "table", "schema").toArrow()
+        return table
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def groups(self, rows: Column, segment: Column, late: Column) -> list[Group]:
+        """What rows there are, counted by table, kind, shape and segment."""
+        keys = ["database", "table", "kind", "shape", "schema_version"]
+        found = (
+            self.read()
+            .where(F.col("kind").isin(*ROW_KINDS) & rows)
+            .groupBy(*keys, segment.alias("segment"), late.alias("late"))
+            .agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
+        )
+        return [Group(**row.asDict()) for row in found.collect()]
+
+    def rows_of(self, database: str, table: str) -> DataFrame:
+        """The row changes of one table, by the name it had then."""
+        return self.read().where(
+            (F.col("database") == database)
+            & (F.col("table") == table)
+            & F.col("kind").isin(*ROW_KINDS)
+        )
+
+
+def _arrow(found: DataFrame) -> pa.Table:
+    table: pa.Table = found.toArrow()
+    order = [(name, "ascending") for name in ("topic", "partition", "offset", "event")]
+    return table.sort_by(order)

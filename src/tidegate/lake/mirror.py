@@ -1,0 +1,406 @@
+"""The mirror: from the changelog to the tables, from one upstream instant to the next.
+
+A step reads what the changelog has got since the last one, lets the gate say up to which instant
+everything is there, and applies the rows and statements up to it. Steps are repeated after a crash
+to the same instant from the same version of the changelog, so that nothing is applied twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from tidegate.feed.gate import Gate, ddl_id
+from tidegate.feed.order import in_order
+from tidegate.feed.schema_cache import SchemaKey
+from tidegate.feed.tables import Name
+from tidegate.lake.apply import Applier, Interval
+from tidegate.lake.changelog import Changelog, Group, Offsets
+from tidegate.lake.format import Position
+from tidegate.lake.lake import Lake
+from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
+from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
+from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
+from tidegate.model import Column as SchemaColumn
+from tidegate.model import Flag, LakeError, TableSchema
+from tidegate.wire import CHANGE_SCHEMA
+from tidegate.wire.shapes import Shape
+
+MAX_STATEMENTS = 100
+"""How many statements a step takes at most; an instant before the next one is as good as any."""
+
+_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """How a mirror works; none of these changes what the tables hold in the end.
+
+    `bad_messages` is `stop` or `continue`. `time_zone` is that of the feed's TIMESTAMP values.
+    """
+
+    time_zone: str = "UTC"
+    threads: int = 4
+    bad_messages: str = "stop"
+    max_step_seconds: float | None = None
+    """Upstream time that one step covers at most; None: all that is there."""
+    heartbeat: float = 30.0
+    """Seconds after which an instant without changes is recorded nevertheless."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step did."""
+
+    resolved_ts: int
+    rows: int
+    statements: int
+    tables: tuple[Name, ...]
+    seconds: float
+    phases: Mapping[str, float]
+    """Seconds of each phase: observe, plan, apply, record."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What has been read of the changelog beyond the last step; a restart reads it again."""
+
+    offsets: Offsets
+    statements: list[pa.Table] = field(default_factory=list)
+
+
+class Mirror:
+    """Moves the tables of a lake. One at a time may do so: see `lock`."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        *,
+        watermarks: bool = True,
+        feed: Mapping[str, Any] | None = None,
+        settings: MirrorSettings | None = None,
+        on_step: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        self.lake = lake
+        self.settings = settings or MirrorSettings()
+        self._on_step = on_step
+        found = lake.snapshots.state()
+        self.state = found or MirrorState(gate=Gate(watermarks=watermarks), feed=dict(feed or {}))
+        self._seen = _Seen(self.state.offsets)
+        if found is not None:
+            self._seen.statements.append(lake.changelog.statements_since(self.state.applied_ts))
+        self._unfinished = lake.snapshots.intended()
+        if self._unfinished is not None and self._unfinished.step <= self.state.step:
+            self._unfinished = None
+        self._recorded = float("-inf")
+        self.waiting: dict[SchemaKey, int] = {}
+        """How many rows wait for which schema."""
+
+    @property
+    def gate(self) -> Gate:
+        """What the feed has said of its completeness."""
+        return self.state.gate
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    def step(self, partitions: Iterable[tuple[str, int]] = ()) -> StepReport | None:
+        """Moves the tables on, as far as the changelog allows; None if it does not.
+
+        `partitions` are all those of the feed, also silent ones.
+        """
+        timer = _Timer()
+        again = self._unfinished
+        changelog = self._pinned(again)
+        self.gate.add_partitions(partitions)
+        self._observe(changelog)
+        timer.lap("observe")
+        target = self._target() if again is None else again.target
+        if target is None:
+            return None
+        statements, target = self._statements(target)
+        interval = self._interval(target, statements)
+        groups = changelog.groups(interval.rows, interval.segment(), interval.late)
+        self._learn_shapes(changelog, groups)
+        lower = self._before_waiting(groups)
+        if lower is not None and again is None:
+            if lower <= self.state.applied_ts:
+                return None
+            statements, target = self._statements(lower)
+            interval = self._interval(target, statements)
+            groups = changelog.groups(interval.rows, interval.segment(), interval.late)
+        timer.lap("plan")
+        report = self._apply(changelog, target, statements, interval, groups, timer)
+        self._unfinished = None
+        return report
+
+    def _pinned(self, again: Intent | None) -> Changelog:
+        changelog = self.lake.changelog
+        if again is None:
+            return changelog.now()
+        return Changelog(self.lake.tables, changelog.identifier, again.changelog)
+
+    def _observe(self, changelog: Changelog) -> None:
+        events = changelog.control_events(self._seen.offsets)
+        state = self.state
+        state.gate.add_partitions(self._seen.offsets.last)
+        fresh = changelog.offsets_beyond(self._seen.offsets)
+        state.gate.add_partitions(sorted(fresh))
+        state.gate.observe(events)
+        state.cache.add(_as_changes(events))
+        self._seen.statements.append(events.filter(pc.equal(events["kind"], "ddl")))
+        bad = events.filter(pc.equal(events["kind"], "error"))
+        state.bad += bad.num_rows
+        if bad.num_rows and self.settings.bad_messages == "stop":
+            first = bad.slice(0, 1).to_pylist()[0]
+            raise LakeError(
+                f"The message at partition {first['partition']}, offset {first['offset']} of topic "
+                f"{first['topic']!r} cannot be read: {first['error']['reason']}",
+                "It is kept in the lake: see `tidegate quarantine list`; to go on without it, "
+                "mirror with --bad-messages continue",
+            )
+        self._seen.offsets = self._seen.offsets.advanced(fresh)
+
+    def _target(self) -> int | None:
+        """The instant to go to, if it is a new one."""
+        state = self.state
+        if not state.gate.has_watermarks:
+            return state.step + 1 if self._seen.offsets != state.offsets else None
+        resolved = state.gate.resolved_ts
+        if resolved <= state.applied_ts:
+            return None
+        seconds = self.settings.max_step_seconds
+        if seconds is not None and state.applied_ts:
+            resolved = min(resolved, state.applied_ts + (int(seconds * 1000) << 18))
+        return resolved
+
+    def _statements(self, target: int) -> tuple[list[Statement], int]:
+        """The statements up to an instant, and the instant, earlier if there are too many."""
+        pending = pa.concat_tables(self._seen.statements, promote_options="default")
+        if self.gate.has_watermarks:
+            ts = pending["commit_ts"]
+            late = pc.and_(
+                pc.equal(ts, self.state.applied_ts),
+                pa.array(
+                    [ddl_id(row) not in self.gate.applied_ddl for row in pending.to_pylist()],
+                    pa.bool_(),
+                ),
+            )
+            wanted = pc.or_(late, pc.greater(ts, self.state.applied_ts))
+            pending = pending.filter(pc.and_(wanted, pc.less_equal(ts, target)))
+        ids = [ddl_id(row) for row in in_order(pending).to_pylist()]
+        if not self.gate.has_watermarks:
+            done = set(self.state.done)
+            new = [each for each in ids if each not in done]
+            return [
+                Statement(each, Position(target, 2 * n)) for n, each in enumerate(new, 1)
+            ], target
+        if len(ids) > MAX_STATEMENTS:
+            target = ids[MAX_STATEMENTS].commit_ts - 1
+            ids = [each for each in ids if each.commit_ts <= target] or ids
+            target = max(target, ids[-1].commit_ts)
+        counts: dict[int, int] = {self.state.applied_ts: len(self.gate.applied_ddl)}
+        found = []
+        for each in ids:
+            counts[each.commit_ts] = counts.get(each.commit_ts, 0) + 1
+            found.append(Statement(each, Position(each.commit_ts, counts[each.commit_ts])))
+        return found, target
+
+    def _interval(self, target: int, statements: list[Statement]) -> Interval:
+        cuts = tuple(statement.id.commit_ts for statement in statements)
+        ts, applied = F.col("commit_ts"), self.state.applied_ts
+        beyond = self.state.offsets.beyond()
+        if not self.gate.has_watermarks:
+            nothing = F.lit(False)
+            return Interval(beyond, cuts, nothing, nothing, BY_ARRIVAL)
+        closed = [
+            (F.col("database") == database) & (F.col("table") == table)
+            for database, table in self.gate.closed_tables
+        ]
+        late = (ts == applied) & beyond & ~_any(closed)
+        rows = ((ts > applied) & (ts <= target)) | late
+        return Interval(rows, cuts, ts == applied, (ts == applied) & ~beyond, BY_COMMIT)
+
+    # --- shapes and schemas -----------------------------------------------------------------------
+
+    def _learn_shapes(self, changelog: Changelog, groups: list[Group]) -> None:
+        shapes = self.state.cache.shapes
+        unknown: dict[tuple[str, str], set[int]] = {}
+        for group in groups:
+            if shapes.shape(group.shape) is None:
+                unknown.setdefault((group.database, group.table), set()).add(group.shape)
+        if unknown:
+            for batch in changelog.shapes(unknown).to_batches():
+                shapes.add(batch)
+
+    def _before_waiting(self, groups: list[Group]) -> int | None:
+        """The last instant before the first row whose schema has not come yet; None: none waits."""
+        self.waiting = {}
+        first = None
+        for group in groups:
+            if group.schema_version is None:
+                continue
+            key = SchemaKey(group.database, group.table, group.schema_version)
+            if self.state.cache.schema(*key) is None:
+                self.waiting[key] = self.waiting.get(key, 0) + group.rows
+                first = group.first_ts if first is None else min(first, group.first_ts)
+        return None if first is None else first - 1
+
+    def _layouts(
+        self, groups: list[Group]
+    ) -> tuple[
+        dict[tuple[int, int | None], tuple[str, ...]], dict[tuple[int, int | None], TableSchema]
+    ]:
+        names, schemas = {}, {}
+        for group in groups:
+            key = (group.shape, group.schema_version)
+            shape = self.state.cache.shape(*key)
+            names[key] = tuple(column.name for column in shape.columns)
+            schemas[key] = shape.schema or schema_of(shape)
+        return names, schemas
+
+    # --- doing it ---------------------------------------------------------------------------------
+
+    def _apply(
+        self,
+        changelog: Changelog,
+        target: int,
+        statements: list[Statement],
+        interval: Interval,
+        groups: list[Group],
+        timer: _Timer,
+    ) -> StepReport:
+        state, lake = self.state, self.lake
+        again = self._unfinished is not None
+        if not again and (groups or statements):
+            assert changelog.version is not None
+            lake.snapshots.intend(Intent(state.step + 1, target, changelog.version))
+        before = {table.name: table.identifier for table in state.tables.values()}
+        end = Position(target)
+        if not self.gate.has_watermarks:
+            end = Position(target, 2 * len(statements) + 1)
+        planner = Planner(state.tables, state.book, *self._layouts(groups), end)
+        steps = planner.plan(statements, groups)
+        applier = Applier(
+            lake.tables,
+            changelog,
+            interval,
+            zone=self.settings.time_zone,
+            threads=self.settings.threads,
+            located=lake.tables.locate() if again else None,
+            on_step=self._on_step,
+        )
+        applier.run(steps)
+        timer.lap("apply")
+        rows = sum(step.count for step in steps if isinstance(step, Rows))
+        self._mark(target, statements, planner, groups)
+        state.offsets = self._seen.offsets
+        state.step += 1
+        state.rows += rows
+        changed = self._changed(steps, before)
+        now = time.monotonic()
+        if steps or statements or now - self._recorded > self.settings.heartbeat:
+            lake.snapshots.record(state, changed)
+            self._recorded = now
+        timer.lap("record")
+        return StepReport(
+            resolved_ts=state.applied_ts,
+            rows=rows,
+            statements=len(statements),
+            tables=tuple(each.name for each in changed),
+            seconds=timer.total(),
+            phases=timer.laps,
+        )
+
+    def _mark(
+        self, target: int, statements: list[Statement], planner: Planner, groups: list[Group]
+    ) -> None:
+        state = self.state
+        ids = [statement.id for statement in statements]
+        if self.gate.has_watermarks:
+            state.gate.mark_applied(target, ids, [tuple(name) for name in planner.touched])
+            state.cache.forget(target)
+        else:
+            last = max(
+                [group.first_ts for group in groups] + [each.commit_ts for each in ids] + [0]
+            )
+            state.gate.mark_applied(max(last, state.applied_ts))
+            state.done = [*state.done, *ids][-_REMEMBERED:]
+        pending = pa.concat_tables(self._seen.statements, promote_options="default")
+        keep = pc.greater_equal(pending["commit_ts"], state.applied_ts)
+        self._seen.statements = [
+            pending.filter(keep) if self.gate.has_watermarks else pending.slice(0, 0)
+        ]
+
+    def _changed(self, steps: list[Step], before: Mapping[Name, str]) -> list[Snapshot]:
+        """The tables that are no longer as they were recorded: changed, renamed, new, gone."""
+        state, found = self.state, []
+        touched = {id(step.table) for step in steps}
+        for table in state.tables.values():
+            if id(table) in touched and table.identifier:
+                found.append(self._snapshot(table))
+        there = {table.name for table in state.tables.values() if table.identifier}
+        for name in before:
+            if name not in there:
+                found.append(Snapshot(state.applied_ts, _now(), name, "", None))
+        return found
+
+    def _snapshot(self, table: Table) -> Snapshot:
+        version = self.lake.tables.version(table.identifier)
+        return Snapshot(self.state.applied_ts, _now(), table.name, table.identifier, version)
+
+    def stopped(self) -> list[Table]:
+        """The tables that are no longer mirrored, with the reason."""
+        return [table for table in self.state.tables.values() if table.status is Status.STOPPED]
+
+
+def schema_of(shape: Shape) -> TableSchema:
+    """What rows alone tell of a table: names, types, and the key where the wire marks it."""
+    columns = []
+    for column in shape.columns:
+        told = SchemaColumn.of_type(column.name, column.type or "text", code=column.code)
+        flags = None
+        if column.flags is not None:
+            flags = Flag(column.flags) | (Flag.HANDLE_KEY if column.key else Flag(0))
+        columns.append(replace(told, flags=flags, zone=column.zone))
+    return TableSchema(database=shape.database, table=shape.table, columns=tuple(columns))
+
+
+class _Timer:
+    def __init__(self) -> None:
+        self._start = self._last = time.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now
+
+    def total(self) -> float:
+        return round(time.monotonic() - self._start, 3)
+
+
+def _any(conditions: list[Column]) -> Column:
+    found = F.lit(False)
+    for condition in conditions:
+        found = found | condition
+    return found
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _as_changes(events: pa.Table) -> pa.Table:
+    """Control events with the columns that the schema cache looks at."""
+    missing = [each for each in CHANGE_SCHEMA if each.name not in events.column_names]
+    for each in missing:
+        events = events.append_column(each, pa.nulls(events.num_rows, each.type))
+    return events

@@ -1,0 +1,147 @@
+"""Row changes of one table → what its rows are in the end: the last change of every key wins.
+
+Changes of a key are ordered by commit_ts; within a transaction deletes go before updates and these
+before inserts, as TiCDC sorts them when it splits an update that changes a key. A row that was sent
+again is the same change again. Rows of several shapes (a column was added, the sender sorts) are
+read by the names of their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidegate.lake.format import OP
+from tidegate.model import TableSchema
+from tidegate.spark.types import from_text
+
+BY_COMMIT = "commit"
+"""Changes of a key follow each other by commit_ts."""
+BY_ARRIVAL = "arrival"
+"""Changes of a key follow each other as they arrived, for feeds that say nothing better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The order of the values in the rows of one shape."""
+
+    shape: int
+    names: tuple[str, ...]
+
+
+def carried(schema: TableSchema) -> tuple[str, ...]:
+    """The columns that rows carry, and that a mirrored table has: all but virtual ones."""
+    return tuple(column.name for column in schema.columns if column.generated != "virtual")
+
+
+@dataclass(frozen=True, slots=True)
+class RowReader:
+    """Reads the row changes of one table."""
+
+    schema: TableSchema
+    layouts: Sequence[Layout]
+    zone: str = "UTC"
+
+    def last_of_each_key(
+        self, changes: DataFrame, key: Sequence[str], order: str = BY_COMMIT, *, moves: bool = True
+    ) -> DataFrame:
+        """The columns of the table and OP: each key once, as its last change left it.
+
+        `moves` False says that no update takes a row to another key.
+        """
+        names = [f"key{number}" for number in range(len(key))]
+        shape, after, before = F.col("shape"), F.col("after"), F.col("before")
+        image = F.coalesce(after, before)
+        pairs = changes.select(
+            *(
+                self._text(image, shape, of).alias(name)
+                for of, name in zip(key, names, strict=True)
+            ),
+            _place(order, _rank()).alias("place"),
+            after.alias("row"),
+            shape,
+        )
+        if moves:
+            was = [self._text(before, shape, name) for name in key]
+            # A key is never NULL: where the old row has none, the message did not carry it.
+            moved = reduce(
+                Column.__or__,
+                (old != self._text(after, shape, name) for old, name in zip(was, key, strict=True)),
+            )
+            gone = changes.where((F.col("kind") == "update") & F.coalesce(moved, F.lit(False)))
+            pairs = pairs.unionAll(
+                gone.select(
+                    *(
+                        F.coalesce(old, self._text(after, shape, of)).alias(name)
+                        for old, of, name in zip(was, key, names, strict=True)
+                    ),
+                    _place(order, F.lit(0)).alias("place"),
+                    F.lit(None).cast("array<string>").alias("row"),
+                    shape,
+                )
+            )
+        last = pairs.groupBy(*names).agg(F.max_by(F.struct("row", "shape"), "place").alias("last"))
+        row, of_shape = F.col("last.row"), F.col("last.shape")
+        texts = dict(zip(key, map(F.col, names), strict=True))
+        op = F.when(row.isNull(), "d").otherwise("u").alias(OP)
+        return last.select(*self._typed(row, of_shape, texts), op)
+
+    def whole_rows(self, changes: DataFrame) -> DataFrame:
+        """Every change as the row it puts or removes: the columns, `_count` 1 or -1, and its place.
+
+        For tables without a key; an update removes one row and puts another.
+        """
+        shape = F.col("shape")
+        sides = [
+            changes.where(F.col(side).isNotNull()).select(
+                *self._typed(F.col(side), shape, {}),
+                F.lit(count).alias("_count"),
+                "commit_ts",
+                "topic",
+                "partition",
+                "offset",
+                "event",
+            )
+            for side, count in (("before", -1), ("after", 1))
+        ]
+        return sides[0].unionAll(sides[1])
+
+    def _typed(self, values: Column, shape: Column, texts: dict[str, Column]) -> list[Column]:
+        """Every column that rows carry, in its own type; `texts` are known otherwise."""
+        found = []
+        for column in self.schema.columns:
+            if column.generated != "virtual":
+                text = texts.get(column.name, self._text(values, shape, column.name))
+                found.append(from_text(column, text, self.zone).alias(column.name))
+        return found
+
+    def _text(self, values: Column, shape: Column, name: str) -> Column:
+        """The text of a column in an array of values, whatever their shape."""
+        shapes: dict[int, list[int]] = {}
+        for layout in self.layouts:
+            if name in layout.names:
+                shapes.setdefault(layout.names.index(name), []).append(layout.shape)
+        if not shapes:
+            return F.lit(None).cast("string")
+        if len(shapes) == 1 and len(next(iter(shapes.values()))) == len(self.layouts):
+            return F.get(values, F.lit(next(iter(shapes))))
+        (place, of), *others = shapes.items()
+        chain = F.when(shape.isin(of), F.get(values, F.lit(place)))
+        for place, of in others:
+            chain = chain.when(shape.isin(of), F.get(values, F.lit(place)))
+        return chain
+
+
+def _rank() -> Column:
+    kind = F.col("kind")
+    return F.when(kind == "delete", 0).when(kind == "update", 1).otherwise(2)
+
+
+def _place(order: str, rank: Column) -> Column:
+    first = [F.col("commit_ts"), rank.alias("rank")] if order == BY_COMMIT else []
+    last = [rank.alias("rank")] if order == BY_ARRIVAL else []
+    return F.struct(*first, F.col("offset"), F.col("event"), *last)

@@ -1,0 +1,240 @@
+"""The record of a lake: which version every table had at which upstream instant.
+
+One commit to it ends a step of the mirror: the instant it reached, a row for each table that
+changed, and the mirror's own state. What is in the tables but not recorded here is a step that was
+cut off; it is done again, to the same instant, before anything else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from tidegate.feed.gate import DdlId, Gate
+from tidegate.feed.schema_cache import SchemaCache
+from tidegate.feed.tables import Name, TableBook
+from tidegate.lake.changelog import Offsets
+from tidegate.lake.format import TableFormat
+from tidegate.lake.plan import Status, Table, Tables
+from tidegate.model import TableSchema
+
+NAME = "snapshots"
+_INTENT = "tidegate.intent"
+_STATE_VERSION = 1
+_COLUMNS = StructType(
+    [
+        StructField("step", LongType()),
+        StructField("resolved_ts", LongType()),
+        StructField("wall", TimestampType()),
+        StructField("database", StringType()),
+        StructField("table", StringType()),
+        StructField("identifier", StringType()),
+        StructField("version", LongType()),
+        StructField("state", StringType()),
+        StructField("tables", StringType()),
+    ]
+)
+
+
+@dataclass(slots=True)
+class MirrorState:
+    """Where a mirror stands: all that a restart needs."""
+
+    gate: Gate = field(default_factory=Gate)
+    cache: SchemaCache = field(default_factory=SchemaCache)
+    book: TableBook = field(default_factory=TableBook)
+    tables: Tables = field(default_factory=dict)
+    offsets: Offsets = field(default_factory=Offsets)
+    step: int = 0
+    rows: int = 0
+    bad: int = 0
+    done: list[DdlId] = field(default_factory=list)
+    """The last statements of a feed without watermarks; a gate knows those of other feeds."""
+    feed: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def applied_ts(self) -> int:
+        """Every table shows this instant."""
+        return self.gate.applied_ts
+
+    def progress_json(self) -> str:
+        """What changes with every step; small."""
+        return json.dumps(
+            {
+                "version": _STATE_VERSION,
+                "gate": json.loads(self.gate.to_json()),
+                "offsets": self.offsets.to_object(),
+                "step": self.step,
+                "rows": self.rows,
+                "bad": self.bad,
+                "done": [list(each) for each in self.done],
+                "feed": self.feed,
+            },
+            separators=(",", ":"),
+        )
+
+    def tables_json(self) -> str:
+        """What changes with statements."""
+        return json.dumps(
+            {
+                "book": self.book.to_object(),
+                "cache": json.loads(self.cache.to_json()),
+                "tables": [_table_object(table) for table in self.tables.values()],
+            },
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, progress: str, tables: str) -> MirrorState:
+        """The state that was recorded."""
+        told, of_tables = json.loads(progress), json.loads(tables)
+        found = [_table(entry) for entry in of_tables["tables"]]
+        return cls(
+            gate=Gate.from_json(json.dumps(told["gate"])),
+            cache=SchemaCache.from_json(json.dumps(of_tables["cache"])),
+            book=TableBook.from_object(of_tables["book"]),
+            tables={table.name.folded: table for table in found},
+            offsets=Offsets.from_object(told["offsets"]),
+            step=told["step"],
+            rows=told["rows"],
+            bad=told["bad"],
+            done=[DdlId(*each) for each in told["done"]],
+            feed=told["feed"],
+        )
+
+
+def _table_object(table: Table) -> dict[str, Any]:
+    return {
+        "database": table.name.database,
+        "table": table.name.table,
+        "schema": table.schema.to_object(),
+        "identifier": table.identifier,
+        "uid": table.uid,
+        "status": table.status.value,
+        "reason": table.reason,
+        "since": table.since,
+    }
+
+
+def _table(told: Mapping[str, Any]) -> Table:
+    return Table(
+        name=Name(told["database"], told["table"]),
+        schema=TableSchema.from_json(told["schema"]),
+        identifier=told["identifier"],
+        uid=told["uid"],
+        status=Status(told["status"]),
+        reason=told["reason"],
+        since=told["since"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A step that was begun: to which instant, and by which version of the changelog."""
+
+    step: int
+    target: int
+    changelog: int
+
+    def to_json(self) -> str:
+        """What `from_json` reads."""
+        return json.dumps([self.step, self.target, self.changelog])
+
+    @classmethod
+    def from_json(cls, text: str) -> Intent:
+        """The intent that was written down."""
+        return cls(*json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table at an instant; `version` None: it is gone."""
+
+    resolved_ts: int
+    wall: datetime
+    name: Name
+    identifier: str
+    version: int | None
+
+
+class Snapshots:
+    """The record of one lake."""
+
+    def __init__(self, spark: SparkSession, tables: TableFormat) -> None:
+        self._spark = spark
+        self._tables = tables
+        self.identifier = tables.create_log(NAME, _COLUMNS)
+        self._recorded_tables: str | None = None
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def intend(self, intent: Intent) -> None:
+        """Writes down what is about to be done."""
+        self._tables.set_properties(self.identifier, {_INTENT: intent.to_json()})
+
+    def intended(self) -> Intent | None:
+        """The last step that was begun, done or not."""
+        text = self._tables.properties(self.identifier).get(_INTENT)
+        return None if text is None else Intent.from_json(text)
+
+    def record(self, state: MirrorState, changed: Iterable[Snapshot]) -> None:
+        """Ends a step, in one commit."""
+        wall = datetime.now(UTC)
+        ts = state.applied_ts
+        tables = state.tables_json()
+        told = None if tables == self._recorded_tables else tables
+        rows: list[tuple[Any, ...]] = [
+            (state.step, ts, wall, *each.name, each.identifier, each.version, None, None)
+            for each in changed
+        ]
+        rows.append((state.step, ts, wall, None, None, None, None, state.progress_json(), told))
+        self._tables.append_to_log(self.identifier, self._spark.createDataFrame(rows, _COLUMNS))
+        self._recorded_tables = tables
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def state(self) -> MirrorState | None:
+        """The state at the end of the last step that was recorded."""
+        rows = self._tables.read(self.identifier).where(F.col("state").isNotNull())
+        last = rows.agg(
+            F.max_by("state", "step"),
+            F.max_by("tables", F.when(F.col("tables").isNotNull(), F.col("step"))),
+        ).collect()[0]
+        if last[0] is None:
+            return None
+        self._recorded_tables = last[1]
+        return MirrorState.from_json(last[0], last[1])
+
+    def instants(self) -> list[tuple[int, datetime]]:
+        """Every instant that was recorded, in order."""
+        rows = self._tables.read(self.identifier).where(F.col("state").isNotNull())
+        found = rows.select("resolved_ts", "wall").orderBy("step").collect()
+        return [(ts, wall) for ts, wall in found]
+
+    def at(self, ts: int | None = None) -> list[Snapshot]:
+        """The tables at the last instant recorded that is not after `ts`, or now."""
+        rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
+        if ts is not None:
+            rows = rows.where(F.col("resolved_ts") <= ts)
+        last = rows.groupBy("database", "table").agg(
+            F.max_by(F.struct("resolved_ts", "wall", "identifier", "version"), "step").alias("last")
+        )
+        return [
+            Snapshot(
+                row["last"]["resolved_ts"],
+                row["last"]["wall"],
+                Name(row["database"], row["table"]),
+                row["last"]["identifier"],
+                row["last"]["version"],
+            )
+            for row in last.collect()
+            if row["last"]["version"] is not None
+        ]
