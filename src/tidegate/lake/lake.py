@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tidegate.feed.tables import Name
 from tidegate.lake.changelog import Changelog
@@ -13,13 +14,22 @@ from tidegate.lake.format import LakePlace, open_format
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError
 from tidegate.model.tso import tso_from_datetime
+from tidegate.spark.types import to_text
 
 
 class Lake:
     """The tables of one feed in one place."""
 
-    def __init__(self, spark: SparkSession, place: LakePlace, format_name: str = "iceberg") -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        place: LakePlace,
+        format_name: str = "iceberg",
+        *,
+        zone: str = "UTC",
+    ) -> None:
         self.spark = spark
+        self.zone = zone
         self.place = place
         self.format_name = format_name
         self.tables = open_format(format_name, spark, place)
@@ -42,8 +52,27 @@ class Lake:
             "Look at what it has with `tidegate status`",
         )
 
+    def texts(self, database: str, table: str, at: int | datetime | None = None) -> DataFrame:
+        """One table with every value as the text that the wire layer has for it."""
+        rows = self.read(database, table, at)
+        schema = self.snapshots.schemas(_ts(at))
+        wanted = Name(database, table).folded
+        told = next(found for name, found in schema.items() if name.folded == wanted)
+        columns = {column.name: column for column in told.columns}
+        return rows.select(
+            *(
+                to_text(columns[name], F.col(quoted(name)), self.zone).alias(name)
+                for name in rows.columns
+            )
+        )
+
     def _read(self, found: Snapshot) -> DataFrame:
         return self.tables.read(found.identifier, found.version)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _ts(at: int | datetime | None) -> int | None:

@@ -219,6 +219,15 @@ class Snapshots:
         found = rows.select("resolved_ts", "wall").orderBy("step").collect()
         return [(ts, wall) for ts, wall in found]
 
+    def schemas(self, ts: int | None = None) -> dict[Name, TableSchema]:
+        """The upstream schemas of the tables at that instant."""
+        rows = self._tables.read(self.identifier).where(F.col("tables").isNotNull())
+        if ts is not None:
+            rows = rows.where(F.col("resolved_ts") <= ts)
+        text = rows.agg(F.max_by("tables", "step")).collect()[0][0]
+        found = [] if text is None else [_table(entry) for entry in json.loads(text)["tables"]]
+        return {table.name: table.schema for table in found}
+
     def at(self, ts: int | None = None) -> list[Snapshot]:
         """The tables at the last instant recorded that is not after `ts`, or now."""
         rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())

@@ -1,0 +1,65 @@
+"""Lakes for tests: a changelog filled straight from decoded batches, tables read back as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tests.support.table_model import TableModel
+from tidegate.lake.format import LakePlace
+from tidegate.lake.lake import Lake
+from tidegate.model.types import MySQLType
+
+Rows = list[tuple[str | None, ...]]
+ZERO_DATES = (MySQLType.DATE, MySQLType.NEWDATE, MySQLType.DATETIME, MySQLType.TIMESTAMP)
+
+
+def new_lake(spark: SparkSession, folder: Path, format_name: str = "iceberg") -> Lake:
+    """An empty lake in its own folder and catalog."""
+    return Lake(spark, LakePlace(str(folder)), format_name)
+
+
+def fill(lake: Lake, changes: pa.Table) -> None:
+    """Adds decoded events to the changelog, as ingest does."""
+    topic = pa.array([""] * changes.num_rows)
+    changes = changes.set_column(changes.column_names.index("topic"), "topic", topic)
+    lake.tables.append_to_log(lake.changelog.identifier, lake.spark.createDataFrame(changes))
+
+
+def contents(lake: Lake, at: int | None = None) -> dict[tuple[str, str], Rows]:
+    """Every table's rows as texts, columns in order, rows sorted."""
+    found = {}
+    for snapshot in lake.snapshots.at(at):
+        texts = lake.texts(*snapshot.name, at)
+        rows = [tuple(row) for row in texts.collect()]
+        found[tuple(snapshot.name)] = sorted(rows, key=_key)
+    return found
+
+
+def expected(model: TableModel, *, without: Iterable[int] = ()) -> dict[tuple[str, str], Rows]:
+    """What a lake is to hold: dates that are none are NULL there, by rule."""
+    found = {}
+    for name, table in model.tables.items():
+        columns = [column for column in table.schema.columns if column.generated != "virtual"]
+        rows = []
+        for row in table.rows.values():
+            values = []
+            for column in columns:
+                text = row[column.name]
+                if text is not None and column.code in ZERO_DATES and _is_no_date(text):
+                    text = None
+                values.append(None if column.code in without else text)
+            rows.append(tuple(values))
+        found[name] = sorted(rows, key=_key)
+    return found
+
+
+def _is_no_date(text: str) -> bool:
+    return text[:4] == "0000" or text[5:7] == "00" or text[8:10] == "00"
+
+
+def _key(row: tuple[str | None, ...]) -> list[tuple[bool, str]]:
+    return [(value is not None, value or "") for value in row]
