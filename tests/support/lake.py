@@ -63,3 +63,18 @@ def _is_no_date(text: str) -> bool:
 
 def _key(row: tuple[str | None, ...]) -> list[tuple[bool, str]]:
     return [(value is not None, value or "") for value in row]
+
+
+def in_chunks(changes: pa.Table, count: int) -> list[pa.Table]:
+    """A feed in parts, each message with all its events and shapes, in the order of arrival."""
+    places = list(
+        zip(*(changes[name].to_pylist() for name in ("partition", "offset")), strict=True)
+    )
+    order = dict.fromkeys(
+        place
+        for place, event in zip(places, changes["event"].to_pylist(), strict=True)
+        if event >= 0
+    )
+    arrival = {place: number for number, place in enumerate(order)}
+    part = [arrival[place] * count // len(arrival) for place in places]
+    return [changes.filter(pa.array([each == number for each in part])) for number in range(count)]

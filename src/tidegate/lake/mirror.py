@@ -87,11 +87,12 @@ class Mirror:
         watermarks: bool = True,
         feed: Mapping[str, Any] | None = None,
         settings: MirrorSettings | None = None,
-        on_step: Callable[[Step], None] = lambda step: None,
+        boundary: Callable[[str], None] = lambda name: None,
     ) -> None:
+        """`boundary` is told when a part of a step is done: a crash there must do no harm."""
         self.lake = lake
         self.settings = settings or MirrorSettings()
-        self._on_step = on_step
+        self._boundary = boundary
         found = lake.snapshots.state()
         self.state = found or MirrorState(gate=Gate(watermarks=watermarks), feed=dict(feed or {}))
         self._seen = _Seen(self.state.offsets)
@@ -122,6 +123,7 @@ class Mirror:
         self.gate.add_partitions(partitions)
         self._observe(changelog)
         timer.lap("observe")
+        self._boundary("observed")
         target = self._target() if again is None else again.target
         if target is None:
             return None
@@ -137,6 +139,7 @@ class Mirror:
             interval = self._interval(target, statements)
             groups = changelog.groups(interval.rows, interval.segment(), interval.late)
         timer.lap("plan")
+        self._boundary("planned")
         report = self._apply(changelog, target, statements, interval, groups, timer)
         self._unfinished = None
         return report
@@ -282,6 +285,7 @@ class Mirror:
         if not again and (groups or statements):
             assert changelog.version is not None
             lake.snapshots.intend(Intent(state.step + 1, target, changelog.version))
+            self._boundary("intended")
         before = {table.name: table.identifier for table in state.tables.values()}
         end = Position(target)
         if not self.gate.has_watermarks:
@@ -295,10 +299,11 @@ class Mirror:
             zone=self.settings.time_zone,
             threads=self.settings.threads,
             located=lake.tables.locate() if again else None,
-            on_step=self._on_step,
+            on_step=lambda step: self._boundary(type(step).__name__.lower()),
         )
         applier.run(steps)
         timer.lap("apply")
+        self._boundary("applied")
         rows = sum(step.count for step in steps if isinstance(step, Rows))
         self._mark(target, statements, planner, groups)
         state.offsets = self._seen.offsets
@@ -309,6 +314,7 @@ class Mirror:
         if steps or statements or now - self._recorded > self.settings.heartbeat:
             lake.snapshots.record(state, changed)
             self._recorded = now
+            self._boundary("recorded")
         timer.lap("record")
         return StepReport(
             resolved_ts=state.applied_ts,
@@ -325,7 +331,9 @@ class Mirror:
         state = self.state
         ids = [statement.id for statement in statements]
         if self.gate.has_watermarks:
-            state.gate.mark_applied(target, ids, [tuple(name) for name in planner.touched])
+            state.gate.mark_applied(
+                target, ids, [(name.database, name.table) for name in planner.touched]
+            )
             state.cache.forget(target)
         else:
             last = max(

@@ -230,6 +230,8 @@ class Planner:
                 table = None
             if table is None and effect.change.after is not None:
                 self._create(effect.name, effect.change.after, position)
+        elif table is None and effect.kind is ChangeKind.UNMIRRORED:
+            self._stop(self._unmirrored(effect), effect.change.reason or "", position)
         elif table is None:
             return
         elif effect.kind is ChangeKind.DROPPED:
@@ -243,6 +245,15 @@ class Planner:
             self._change(table, effect, position)
         else:
             self._learn(table, effect)
+
+    def _unmirrored(self, effect: Effect) -> Table:
+        """A table that is only known to be there: RECOVER TABLE brings rows that no feed carries."""
+        schema = effect.change.after or TableSchema(
+            database=effect.name.database, table=effect.name.table
+        )
+        table = Table(effect.name, schema)
+        self._tables[effect.name.folded] = table
+        return table
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
         table = Table(name, schema)

@@ -66,12 +66,14 @@ class MirrorRun:
         settings: MirrorSettings | None = None,
         *,
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        boundary: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.lake = lake
         self.feed = feed
         self.settings = settings or MirrorSettings()
         self.progress = Progress()
         self._on_progress = on_progress
+        self._boundary = boundary
         self._checkpoint = f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}"
 
     def once(self) -> Progress:
@@ -125,6 +127,7 @@ class MirrorRun:
             watermarks=self.feed.watermarks,
             feed=self.feed.identity,
             settings=self.settings,
+            boundary=self._boundary,
         )
         self._check_identity(mirror)
         self.progress.applied_ts = mirror.state.applied_ts
