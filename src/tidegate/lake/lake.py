@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from hashlib import blake2b
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,6 +13,7 @@ from pyspark.sql import functions as F
 from tidegate.feed.tables import Name
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import LakePlace, open_format
+from tidegate.lake.names import quoted
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError
 from tidegate.model.tso import tso_from_datetime
@@ -30,7 +33,7 @@ class Lake:
     ) -> None:
         self.spark = spark
         self.zone = zone
-        self.place = place
+        self.place = place = _named(spark, place)
         self.format_name = format_name
         self.tables = open_format(format_name, spark, place)
         self.changelog = Changelog.open(self.tables)
@@ -70,9 +73,15 @@ class Lake:
         return self.tables.read(found.identifier, found.version)
 
 
-def quoted(name: str) -> str:
-    """A name as SQL takes it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
+def _named(spark: SparkSession, place: LakePlace) -> LakePlace:
+    """With a name for its catalog that no other lake of the session has."""
+    if place.catalog is not None:
+        return place
+    folder = str(Path(place.folder).absolute())
+    taken = spark.conf.get(f"spark.sql.catalog.{place.name}.warehouse", None)
+    if taken is None or taken.startswith(f"{folder}/"):
+        return place
+    return place._replace(name=f"{place.name}_{blake2b(folder.encode(), digest_size=4).hexdigest()}")
 
 
 def _ts(at: int | datetime | None) -> int | None:

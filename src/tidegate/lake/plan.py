@@ -247,7 +247,7 @@ class Planner:
             self._learn(table, effect)
 
     def _unmirrored(self, effect: Effect) -> Table:
-        """A table that is only known to be there: RECOVER TABLE brings rows that no feed carries."""
+        """A table that is only known to be there: RECOVER TABLE brings rows no feed carries."""
         schema = effect.change.after or TableSchema(
             database=effect.name.database, table=effect.name.table
         )

@@ -1,0 +1,172 @@
+"""Whole feeds mirrored into real tables: equal to the source at every instant that is recorded.
+
+The truth is the in-memory model of tests/feed/test_replay.py, which SELECT's own results have
+confirmed. Not compared are FLOAT columns of Craft, whose bytes TiCDC itself spoils, and the tables
+that a statement stops.
+"""
+
+import os
+
+import pyarrow as pa
+import pytest
+
+from tests.feed.test_replay import STOPPED, Source, decoded
+from tests.support import corpus
+from tests.support.lake import contents, expected, fill, in_chunks, new_lake
+from tidegate.lake.mirror import Mirror
+from tidegate.model.types import MySQLType
+
+PARTITIONS = [("", number) for number in range(3)]
+STREAMS = [variant.name for variant in corpus.variants() if variant.stream]
+# One or two feeds of each protocol and scenario; all of them with TIDEGATE_ALL=1.
+CHOSEN = {
+    "bank.open.b16.stream": 3,
+    "bank.canal.ext.stream": 3,
+    "bank.simple.json.stream": 2,
+    "bank.craft.b16.stream": 2,
+    "new/bank.canal.rowkey.stream": 1,
+    "ddl.simple.json.stream": 2,
+    "new/ddl.canal.ext.stream": 1,
+}
+if os.environ.get("TIDEGATE_ALL"):
+    CHOSEN = {name: CHOSEN.get(name, 2) for name in STREAMS} | CHOSEN
+
+
+def is_eventual(variant):
+    return variant.protocol == "canal" and not variant.options
+
+
+def check(lake, mirror, variant, at):
+    """The tables at an instant are those of the source."""
+    without = [MySQLType.FLOAT] if variant.protocol == "craft" else []
+    truth = expected(Source(variant.truth).at(at), without=without)
+    stopped = {tuple(table.name) for table in mirror.stopped()}
+    actual = {name: rows for name, rows in contents(lake, at).items() if name not in stopped}
+    if without:
+        actual = {
+            name: blanked(rows, mirror.state.tables[name].schema) for name, rows in actual.items()
+        }
+    assert set(actual) == set(truth) - stopped
+    for name, rows in truth.items():
+        if name not in stopped:
+            assert actual[name] == rows, name
+
+
+def blanked(rows, schema):
+    columns = [column for column in schema.columns if column.generated != "virtual"]
+    return sorted(
+        tuple(
+            None if column.code == MySQLType.FLOAT else value
+            for column, value in zip(columns, row, strict=True)
+        )
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_tables_are_those_of_the_source_at_every_instant(spark, tmp_path, name):
+    variant = corpus.variant(name)
+    lake = new_lake(spark, tmp_path)
+    mirror = Mirror(lake)
+    instants = []
+    for part in in_chunks(decoded(name), CHOSEN[name]):
+        fill(lake, part)
+        while mirror.step(PARTITIONS):
+            instants.append(mirror.state.applied_ts)
+    assert mirror.state.applied_ts == mirror.gate.resolved_ts > 0
+    for instant in instants:
+        check(lake, mirror, variant, instant)
+    stopped = {tuple(table.name) for table in mirror.stopped()}
+    assert stopped == (STOPPED if variant.scenario.endswith("ddl") else set())
+
+
+def test_a_feed_without_watermarks_comes_to_the_same_in_the_end(spark, tmp_path):
+    variant = corpus.variant("bank.canal.stream")
+    lake = new_lake(spark, tmp_path)
+    mirror = Mirror(lake, watermarks=False)
+    for part in in_chunks(decoded(variant.name), 3):
+        fill(lake, part)
+        while mirror.step(PARTITIONS):
+            pass
+    assert mirror.gate.consistency == "eventual"
+    truth = expected(Source(variant.truth).at(2**63))
+    assert contents(lake) == truth
+
+
+def test_nothing_moves_before_every_partition_has_spoken(spark, tmp_path):
+    lake = new_lake(spark, tmp_path)
+    mirror = Mirror(lake)
+    fill(lake, decoded("bank.canal.ext.stream"))
+    assert mirror.step([*PARTITIONS, ("", 3)]) is None
+    assert mirror.gate.silent == (("", 3),)
+
+
+@pytest.mark.parametrize(
+    "boundary", ["observed", "planned", "intended", "create", "rows", "rename", "applied"]
+)
+def test_a_step_that_is_cut_off_is_done_again(spark, tmp_path, boundary):
+    """After a crash a new mirror finishes the step, and what was done is not done twice."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(name):
+        if name == boundary:
+            raise Crash
+
+    feed = decoded("bank.open.b16.stream")
+    first, second = in_chunks(feed, 2)
+    renamed = statements(
+        second,
+        (1, "RENAME TABLE `bank`.`journal` TO `bank`.`ledger`"),
+        (2, "CREATE TABLE `bank`.`journal` (`id` INT PRIMARY KEY)"),
+    )
+    lake = new_lake(spark, tmp_path)
+    fill(lake, first)
+    fill(lake, second)
+    fill(lake, renamed)
+    with pytest.raises(Crash):
+        Mirror(lake, boundary=crash).step(PARTITIONS)
+    mirror = Mirror(lake)
+    while mirror.step(PARTITIONS):
+        pass
+    at = mirror.state.applied_ts
+    truth = expected(Source("bank").at(2**63))
+    actual = contents(lake, at)
+    assert actual.pop(("bank", "journal")) == []
+    assert actual == {
+        ("bank", "ledger"): truth["bank", "journal"],
+        ("bank", "accounts"): truth["bank", "accounts"],
+    }
+
+
+def statements(feed, *queries):
+    """Statements after the end of a feed, with the watermarks that release them."""
+    last = max(ts for ts in feed["commit_ts"].to_pylist() if ts is not None)
+    offset = max(feed["offset"].to_pylist()) + 1
+    rows = []
+    for number, query in queries:
+        row = dict.fromkeys(feed.column_names) | {
+            "partition": 0,
+            "offset": offset + number,
+            "event": 0,
+            "kind": "ddl",
+            "commit_ts": last + number,
+            "database": "bank",
+            "table": "journal",
+            "ddl": {"type": "QUERY", "code": None, "query": query},
+            "flags": 0,
+        }
+        rows.append(row)
+    rows += [
+        row
+        | {
+            "partition": partition,
+            "offset": offset + 100,
+            "kind": "watermark",
+            "ddl": None,
+            "commit_ts": last + 1000,
+        }
+        for partition in range(3)
+    ]
+    return pa.Table.from_pylist(rows, schema=feed.schema)
