@@ -22,6 +22,10 @@ OP = "_op"
 """The column of `merge`'s source that says what to do: `u` puts the row there, `d` removes it."""
 
 
+OWN_DATABASE = "_tidegate"
+"""Where a lake keeps its changelog and its record."""
+
+
 class Position(NamedTuple):
     """How far a table has come: every row up to `ts`, and the first `ddl` statements at `ts`.
 
@@ -130,6 +134,10 @@ class TableFormat(ABC):
         """What stays the same whatever the table is called."""
 
     @abstractmethod
+    def upstream_schema(self, identifier: str) -> TableSchema:
+        """The schema that the table was given last, by `create`, `evolve` or `rename`."""
+
+    @abstractmethod
     def version(self, identifier: str) -> int:
         """What `read` takes to show the table as it is now for ever (snapshot id, version)."""
 
@@ -172,29 +180,27 @@ class LakePlace(NamedTuple):
     """Where a lake is: a folder (or URI) of its own with its embedded catalog, or a catalog.
 
     `catalog` is the name of a Spark catalog that the session has; without it the lake's own is
-    used, called `tidegate`, whose tables and SQLite file are in `folder`.
+    used, whose tables and SQLite file are in `folder`.
     """
 
     folder: str
     catalog: str | None = None
+    name: str = "tidegate"
+    """What the lake's own catalog is called in the session."""
     prefix: str = ""
     """Goes before the name of every database in the lake."""
 
 
 def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
     """The Spark settings with which a session can reach the tables of a lake."""
-    from tidegate.lake import delta, iceberg
+    from tidegate.lake import iceberg
 
-    return {"iceberg": iceberg, "delta": delta}[format_name].session_settings(place)
+    return {"iceberg": iceberg}[format_name].session_settings(place)
 
 
 def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:
     """The tables of a lake in one of the formats."""
-    from tidegate.lake.delta import DeltaFormat
     from tidegate.lake.iceberg import IcebergFormat
 
-    formats: dict[str, type[IcebergFormat] | type[DeltaFormat]] = {
-        "iceberg": IcebergFormat,
-        "delta": DeltaFormat,
-    }
-    return formats[name](spark, place)
+    formats: dict[str, type[TableFormat]] = {"iceberg": IcebergFormat}
+    return formats[name](spark, place)  # type: ignore[call-arg]

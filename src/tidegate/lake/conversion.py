@@ -1,0 +1,148 @@
+"""What becomes of the rows of a table when its columns change: one plan for every table format.
+
+`plan` pairs each column of the table after a change with where its values come from. MySQL converts
+the values of a column whose type changes, and the feed does not send them again, so the mirror
+converts them too, by MySQL's rules as far as they are the same for every session. docs/types.md
+tells the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tidegate.feed.ddl import TableChange
+from tidegate.model import ABSENT, Column, TableSchema
+from tidegate.spark.types import from_text, spark_type, to_text
+
+_WHOLE = (IntegerType, LongType)
+_NUMBERS = (IntegerType, LongType, DecimalType, FloatType, DoubleType)
+
+
+def carried(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """The columns that rows carry: all but virtual ones."""
+    return tuple(column for column in columns if column.generated != "virtual")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """A column after a change: the one that it was, or None and what rows hold in it."""
+
+    after: Column
+    before: Column | None = None
+    fill: str | None = None
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether values that are there become other values, or values of another type."""
+        if self.before is None:
+            return False
+        if spark_type(self.before) != spark_type(self.after):
+            return True
+        return _loses_fraction(self.before, self.after)
+
+    def value(self) -> SparkColumn:
+        """The value of the column, from a row as it was before the change."""
+        if self.before is None:
+            text = F.lit(self.fill).cast(StringType())
+            found = from_text(self.after, text)
+        else:
+            was = F.col(_quoted(self.before.name))
+            found = converted(self.before, self.after, was) if self.is_converted else was
+        return found.cast(spark_type(self.after)).alias(self.after.name)
+
+
+def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
+    """The columns of the table after the change, in order."""
+    assert change.after is not None
+    were = {column.name: column for column in carried(before.columns)}
+    changes = {entry.after.name: entry for entry in change.columns if entry.after is not None}
+    found = []
+    for after in carried(change.after.columns):
+        entry = changes.get(after.name)
+        origin = after if entry is None else entry.before
+        was = None if origin is None else were.get(origin.name)
+        fill = None if entry is None or entry.fill is ABSENT else entry.fill
+        found.append(ColumnPlan(after, was, fill if was is None else None))
+    return found
+
+
+def converted(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
+    """A value of the old type as the new one; NULL where it has no counterpart."""
+    old, new = spark_type(before), spark_type(after)
+    if isinstance(new, StringType):
+        is_label = isinstance(old, StringType)  # of ENUM and SET, too: as it is
+        if isinstance(old, BinaryType):
+            return value.cast(StringType())
+        return value if is_label else to_text(before, value)
+    if isinstance(old, StringType):
+        return value.cast(BinaryType()) if isinstance(new, BinaryType) else _read(after, value)
+    if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS):
+        return _number(old, new, value)
+    if isinstance(new, TimestampNTZType | TimestampType | DateType):
+        return _time(before, after, value)
+    return _read(after, to_text(before, value))
+
+
+def _read(after: Column, text: SparkColumn) -> SparkColumn:
+    return from_text(after, text)
+
+
+def _number(old: DataType, new: DataType, value: SparkColumn) -> SparkColumn:
+    if isinstance(new, _WHOLE) or (isinstance(new, DecimalType) and new.scale == 0):
+        # MySQL rounds half away from zero, and so does this.
+        value = value if isinstance(old, _WHOLE) else F.round(value, 0)
+    return value.try_cast(new)
+
+
+def _time(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
+    old, new = spark_type(before), spark_type(after)
+    if isinstance(new, DateType):
+        day = F.substring(to_text(before, value), 1, 10)
+        return _read(after, day)
+    if not isinstance(old, DateType | TimestampNTZType | TimestampType):
+        return _read(after, to_text(before, value))
+    if isinstance(old, DateType):
+        local = value.cast(TimestampNTZType())
+    else:
+        local = to_text(before, value).try_cast(TimestampNTZType())
+        if _loses_fraction(before, after):
+            local = _rounded(local, after.decimals or 0)
+    if isinstance(new, TimestampNTZType):
+        return local
+    return _read(after, local.cast(StringType()))
+
+
+def _rounded(local: SparkColumn, digits: int) -> SparkColumn:
+    """A local time rounded to so many digits of a second, half up as MySQL does."""
+    micros = F.rpad(F.substring(local.cast(StringType()), 21, 6), 6, "0").cast(LongType())
+    unit = 10 ** (6 - digits)
+    seconds = (F.round(micros / F.lit(unit), 0) * F.lit(unit) - micros) / F.lit(1_000_000)
+    shift = seconds.cast(DecimalType(18, 6))
+    return local + F.make_dt_interval(secs=shift)
+
+
+def _loses_fraction(before: Column, after: Column) -> bool:
+    kinds = (TimestampNTZType, TimestampType)
+    both = isinstance(spark_type(before), kinds) and isinstance(spark_type(after), kinds)
+    return both and (after.decimals or 0) < (before.decimals or 0)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

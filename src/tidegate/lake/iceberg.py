@@ -1,0 +1,601 @@
+"""Iceberg tables: format version 3, merge-on-read, in the lake's own catalog or in one given.
+
+Every commit is a snapshot whose summary holds the position. What needs no rows goes through
+Iceberg's Java API: a position is read without a job, and a change of columns is one transaction of
+schema, properties and an empty snapshot. Rows go through Spark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tidegate.feed.ddl import TableChange
+from tidegate.lake.conversion import ColumnPlan, carried, plan
+from tidegate.lake.format import (
+    OP,
+    OWN_DATABASE,
+    LakePlace,
+    Located,
+    Position,
+    TableFormat,
+    origin_of,
+)
+from tidegate.lake.names import new_folder, parts_of, quoted
+from tidegate.model import ConfigError, TableSchema
+from tidegate.spark.types import from_text, spark_schema, spark_type
+
+POSITION = "tidegate.position"
+SCHEMA = "tidegate.schema"
+ORIGIN = "tidegate.origin"
+
+_PROPERTIES = {
+    "format-version": "3",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    # A commit is small and its rows come in no order that is worth a shuffle.
+    "write.distribution-mode": "none",
+    "write.delete.distribution-mode": "none",
+    "write.update.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    "write.parquet.compression-codec": "zstd",
+    "write.target-file-size-bytes": str(256 << 20),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    "write.metadata.metrics.max-inferred-column-defaults": "100",
+    "commit.retry.num-retries": "10",
+    "commit.manifest.min-count-to-merge": "20",
+}
+_LOG_PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    # A task has rows of many tables in no order, and writes a file for each.
+    "write.spark.fanout.enabled": "true",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.retry.num-retries": "10",
+    "write.metadata.metrics.default": "none",
+}
+_ORDERED_TYPES = (IntegerType, LongType)
+"""What a log keeps the bounds of, file by file: offsets and timestamps, not texts and rows."""
+_FEW_KEYS = 200
+"""Up to so many keys Iceberg looks for each of them in the bounds of files."""
+
+
+def session_settings(place: LakePlace) -> dict[str, str]:
+    """The settings of Spark for the tables of a lake, and its catalog unless one is named."""
+    settings = {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    }
+    if place.catalog is not None:
+        return settings
+    folder = local_folder(place.folder)
+    catalog = f"spark.sql.catalog.{place.name}"
+    return settings | {
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "jdbc",
+        f"{catalog}.uri": f"jdbc:sqlite:{folder / 'catalog.db'}",
+        f"{catalog}.jdbc.schema-version": "V1",
+        # Several processes may have the file open: they wait for each other, and readers for none.
+        f"{catalog}.jdbc.busy_timeout": "60000",
+        f"{catalog}.jdbc.journal_mode": "WAL",
+        f"{catalog}.warehouse": str(folder / "tables"),
+        # A table may have been changed elsewhere, or by the Java API.
+        f"{catalog}.cache-enabled": "false",
+    }
+
+
+def local_folder(text: str) -> Path:
+    """The folder of a lake on this machine, absolute; ConfigError for another kind of place."""
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme != "file":
+        raise ConfigError(
+            "folder", f"the lake's own catalog is a file, and {text} is not: name a catalog"
+        )
+    return Path(rest if colon else text).absolute()
+
+
+class IcebergFormat(TableFormat):
+    """Iceberg tables of one lake."""
+
+    name = "iceberg"
+
+    def __init__(self, spark: SparkSession, place: LakePlace) -> None:
+        self._spark = spark
+        self._place = place
+        self._catalog_name = place.catalog or place.name
+        if place.catalog is None:
+            local_folder(place.folder).mkdir(parents=True, exist_ok=True)
+            for name, value in session_settings(place).items():
+                if name != "spark.sql.extensions":
+                    spark.conf.set(name, value)
+        self._jvm: Any = spark.sparkContext._jvm
+        session: Any = spark._jsparkSession
+        manager = session.sessionState().catalogManager()
+        self._catalog = manager.catalog(self._catalog_name).icebergCatalog()
+
+    # --- tables by name ---------------------------------------------------------------------------
+
+    def identifier(self, database: str, table: str) -> str:
+        """How SQL names the table of that name."""
+        return quoted(self._catalog_name, self._place.prefix + database, table)
+
+    def _strings(self, *parts: str) -> Any:
+        gateway: Any = self._spark.sparkContext._gateway
+        array = gateway.new_array(self._jvm.java.lang.String, len(parts))
+        for place, part in enumerate(parts):
+            array[place] = part
+        return array
+
+    def _namespace(self, *parts: str) -> Any:
+        return self._jvm.org.apache.iceberg.catalog.Namespace.of(self._strings(*parts))
+
+    def _java_name(self, identifier: str) -> Any:
+        _, *namespace, table = parts_of(identifier)
+        names = self._jvm.org.apache.iceberg.catalog.TableIdentifier
+        return names.of(self._namespace(*namespace), table)
+
+    def _load(self, identifier: str) -> Any:
+        return self._catalog.loadTable(self._java_name(identifier))
+
+    def _exists(self, identifier: str) -> bool:
+        return bool(self._catalog.tableExists(self._java_name(identifier)))
+
+    def _ensure_namespace(self, identifier: str) -> None:
+        _, *namespace, _ = parts_of(identifier)
+        java_namespace = self._namespace(*namespace)
+        if not self._catalog.namespaceExists(java_namespace):
+            self._spark.sql(
+                f"CREATE NAMESPACE IF NOT EXISTS {quoted(self._catalog_name, *namespace)}"
+            )
+
+    # --- create, drop, rename ---------------------------------------------------------------------
+
+    def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
+        identifier = self.identifier(database, table)
+        self.drop(identifier)
+        self._ensure_namespace(identifier)
+        name = self._java_name(identifier)
+        builder = self._catalog.buildTable(name, self._java_schema(schema))
+        told = _told(schema, position) | {ORIGIN: origin_of(database, table, position)}
+        for key, value in (_PROPERTIES | told).items():
+            builder = builder.withProperty(key, value)
+        if self._place.catalog is None:
+            folder = local_folder(self._place.folder) / "tables" / new_folder(database, table)
+            builder = builder.withLocation(str(folder))
+        transaction = builder.createTransaction()
+        self._add_snapshot(transaction, position)
+        transaction.commitTransaction()
+        return identifier
+
+    def _java_schema(self, schema: TableSchema) -> Any:
+        kind = spark_schema(carried(schema.columns))
+        java_kind = self._jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
+        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_kind)
+
+    def _java_type(self, kind: DataType) -> Any:
+        java_kind = self._jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
+        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_kind)
+
+    def _add_snapshot(self, table: Any, position: Position) -> None:
+        """An empty snapshot, so that the schema of now is that of a version, with its position."""
+        table.newAppend().set(POSITION, str(position)).commit()
+
+    def drop(self, identifier: str) -> None:
+        if self._exists(identifier):
+            # A folder of our own making is no other table's: it can go too.
+            self._catalog.dropTable(self._java_name(identifier), self._place.catalog is None)
+
+    def rename(self, identifier: str, database: str, table: str, position: Position) -> str:
+        new = self.identifier(database, table)
+        # After a crash the name may be the new one already, and the position the old.
+        if new != identifier and self._exists(identifier):
+            self._ensure_namespace(new)
+            self._catalog.renameTable(self._java_name(identifier), self._java_name(new))
+        schema = replace(self.upstream_schema(new), database=database, table=table)
+        transaction = self._load(new).newTransaction()
+        self._set_properties(transaction, _told(schema, position))
+        self._add_snapshot(transaction, position)
+        transaction.commitTransaction()
+        return new
+
+    def _set_properties(self, transaction: Any, properties: Mapping[str, str]) -> None:
+        update = transaction.updateProperties()
+        for key, value in properties.items():
+            update = update.set(key, value)
+        update.commit()
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def evolve(
+        self, identifier: str, before: TableSchema, change: TableChange, position: Position
+    ) -> None:
+        assert change.after is not None
+        columns = plan(before, change)
+        told = _told(change.after, position)
+        if any(_needs_rewrite(column) for column in columns):
+            self._rewrite(identifier, columns, told, position)
+            return
+        table = self._load(identifier)
+        transaction = table.newTransaction()
+        self._change_columns(transaction, before, columns)
+        self._add_columns(transaction, columns)
+        self._set_properties(transaction, told)
+        self._add_snapshot(transaction, position)
+        transaction.commitTransaction()
+
+    def _change_columns(
+        self, transaction: Any, before: TableSchema, columns: Sequence[ColumnPlan]
+    ) -> None:
+        update = transaction.updateSchema()
+        kept = {column.before.name for column in columns if column.before is not None}
+        for gone in carried(before.columns):
+            if gone.name not in kept:
+                update = update.deleteColumn(gone.name)
+        for column in columns:
+            if column.before is None:
+                continue
+            if column.is_converted:
+                new = self._java_type(spark_type(column.after))
+                update = update.updateColumn(column.before.name, new)
+            if column.before.name != column.after.name:
+                update = update.renameColumn(column.before.name, column.after.name)
+        update.commit()
+
+    def _add_columns(self, transaction: Any, columns: Sequence[ColumnPlan]) -> None:
+        # After the others, since an added column may have the name that another had.
+        update = transaction.updateSchema()
+        for column in columns:
+            if column.before is not None:
+                continue
+            kind = self._java_type(spark_type(column.after))
+            value = self._default(column, kind)
+            # With a parent, if none, dots in the name are nothing but dots.
+            if value is None:
+                update = update.addColumn(None, column.after.name, kind)
+            else:
+                update = update.addColumn(None, column.after.name, kind, None, value)
+        previous = None
+        for column in columns:
+            name = column.after.name
+            update = (
+                update.moveFirst(name) if previous is None else update.moveAfter(name, previous)
+            )
+            previous = name
+        update.commit()
+
+    def _default(self, column: ColumnPlan, kind: Any) -> Any:
+        """What the rows that are there hold in an added column, as an Iceberg literal."""
+        if column.fill is None:
+            return None
+        typed = from_text(column.after, F.lit(column.fill))
+        found = self._spark.range(1).select(typed, typed.cast(StringType())).head()
+        if found is None or found[0] is None:
+            return None
+        value, text = found
+        of: Any = self._jvm.org.apache.iceberg.expressions.Literal.of
+        spark_kind = spark_type(column.after)
+        if isinstance(spark_kind, BinaryType):
+            return of(self._jvm.java.nio.ByteBuffer.wrap(bytes(value)))
+        if isinstance(spark_kind, StringType | DecimalType):
+            return of(text).to(kind)
+        if isinstance(spark_kind, DateType):
+            return of(text).to(kind)
+        if isinstance(spark_kind, TimestampNTZType):
+            return of(text.replace(" ", "T")).to(kind)
+        if isinstance(spark_kind, TimestampType):
+            return of(column.fill.replace(" ", "T") + "+00:00").to(kind)
+        return of(value).to(kind)
+
+    def _rewrite(
+        self,
+        identifier: str,
+        columns: Sequence[ColumnPlan],
+        told: Mapping[str, str],
+        position: Position,
+    ) -> None:
+        """The table anew with its new columns, in one commit; its versions stay."""
+        rows = self.read(identifier).select(*(column.value() for column in columns))
+        writer = rows.writeTo(identifier).using("iceberg")
+        for key, value in told.items():
+            writer = writer.tableProperty(key, value)
+        writer.option(f"snapshot-property.{POSITION}", str(position)).createOrReplace()
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def delete(self, identifier: str, condition: str | None, position: Position) -> None:
+        if condition is None:
+            everything = self._jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+            removal = self._load(identifier).newDelete().deleteFromRowFilter(everything)
+            removal.set(POSITION, str(position)).commit()
+            return
+        with self._committing(self._spark, position) as session:
+            session.sql(f"DELETE FROM {identifier} WHERE {condition}")
+        self._ensure(identifier, position)
+
+    def merge(
+        self, identifier: str, changes: DataFrame, key: Sequence[str], position: Position
+    ) -> None:
+        table = self._load(identifier)
+        names = [name for name in changes.columns if name != OP]
+        if self._is_empty(table):
+            put = changes.where(F.col(OP) == "u").select(*(quoted(name) for name in names))
+            self.append(identifier, put, position)
+            return
+        own = not changes.is_cached
+        if own:
+            changes = changes.persist()
+        view = f"tidegate_changes_{uuid.uuid4().hex}"
+        try:
+            bounds = _Bounds.of(changes, key[0])
+            if bounds is not None:
+                changes.createOrReplaceTempView(view)
+                statement = _merge_statement(identifier, view, names, key, bounds)
+                with self._committing(changes.sparkSession, position) as session:
+                    session.sql(statement, args=bounds.arguments)
+        finally:
+            changes.sparkSession.catalog.dropTempView(view)
+            if own:
+                changes.unpersist()
+        self._ensure(identifier, position)
+
+    def append(self, identifier: str, rows: DataFrame, position: Position) -> None:
+        rows.writeTo(identifier).option(f"snapshot-property.{POSITION}", str(position)).append()
+        self._ensure(identifier, position)
+
+    def replace_rows(self, identifier: str, changes: DataFrame, position: Position) -> None:
+        names = [quoted(name) for name in changes.columns if name != OP]
+        same = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
+        values = ", ".join(f"s.{name}" for name in names)
+        view = f"tidegate_changes_{uuid.uuid4().hex}"
+        changes = changes.persist()
+        changes.createOrReplaceTempView(view)
+        try:
+            with self._committing(changes.sparkSession, position) as session:
+                session.sql(
+                    f"MERGE INTO {identifier} AS t USING {view} AS s ON s.{OP} = 'd' AND {same} "
+                    "WHEN MATCHED THEN DELETE "
+                    f"WHEN NOT MATCHED AND s.{OP} <> 'd' "
+                    f"THEN INSERT ({', '.join(names)}) VALUES ({values})"
+                )
+        finally:
+            changes.sparkSession.catalog.dropTempView(view)
+            changes.unpersist()
+        self._ensure(identifier, position)
+
+    def _is_empty(self, table: Any) -> bool:
+        snapshot = table.currentSnapshot()
+        return snapshot is None or snapshot.summary().get("total-records") == "0"
+
+    @contextmanager
+    def _committing(self, spark: SparkSession, position: Position) -> Iterator[SparkSession]:
+        """A session whose commits carry the position: the setting is the whole session's."""
+        java_session: Any = spark._jsparkSession
+        session = SparkSession(spark.sparkContext, java_session.cloneSession())
+        session.conf.set(f"spark.sql.iceberg.snapshot-property.{POSITION}", str(position))
+        for name, value in _MERGE_SETTINGS.items():
+            session.conf.set(name, value)
+        yield session
+
+    def stamp(self, identifier: str, position: Position) -> None:
+        self._add_snapshot(self._load(identifier), position)
+
+    def _ensure(self, identifier: str, position: Position) -> None:
+        """What changed no row may have made no commit."""
+        if self.position(identifier) != position:
+            self.stamp(identifier, position)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def position(self, identifier: str) -> Position | None:
+        if not self._exists(identifier):
+            return None
+        table = self._load(identifier)
+        told = [table.properties().get(POSITION)]
+        snapshot = table.currentSnapshot()
+        if snapshot is not None:
+            told.append(snapshot.summary().get(POSITION))
+        return max((Position.parse(text) for text in told if text), default=None)
+
+    def uid(self, identifier: str) -> str:
+        return str(self._load(identifier).uuid().toString())
+
+    def upstream_schema(self, identifier: str) -> TableSchema:
+        return TableSchema.from_json(self._load(identifier).properties().get(SCHEMA))
+
+    def version(self, identifier: str) -> int:
+        return int(self._load(identifier).currentSnapshot().snapshotId())
+
+    def read(self, identifier: str, version: int | None = None) -> DataFrame:
+        if version is None:
+            return self._spark.table(identifier)
+        return self._spark.sql(f"SELECT * FROM {identifier} VERSION AS OF {version}")
+
+    # --- what a lake keeps for itself -------------------------------------------------------------
+
+    def locate(self) -> list[Located]:
+        found = []
+        for namespace in self._catalog.listNamespaces():
+            for name in self._catalog.listTables(namespace):
+                table = self._catalog.loadTable(name)
+                origin = table.properties().get(ORIGIN)
+                if origin is not None:
+                    identifier = quoted(self._catalog_name, *namespace.levels(), name.name())
+                    position = self.position(identifier)
+                    assert position is not None
+                    uid = str(table.uuid().toString())
+                    found.append(Located(identifier, uid, origin, position))
+        return found
+
+    def create_log(self, name: str, columns: StructType, partition_by: Sequence[str] = ()) -> str:
+        identifier = quoted(self._catalog_name, self._place.prefix + OWN_DATABASE, name)
+        if not self._exists(identifier):
+            self._ensure_namespace(identifier)
+            schema = self._java_type(columns)
+            spec = self._jvm.org.apache.iceberg.PartitionSpec.builderFor(schema)
+            for column in partition_by:
+                spec = spec.identity(column)
+            builder = self._catalog.buildTable(self._java_name(identifier), schema)
+            builder = builder.withPartitionSpec(spec.build())
+            bounded = [each.name for each in columns if isinstance(each.dataType, _ORDERED_TYPES)]
+            metrics = {f"write.metadata.metrics.column.{each}": "full" for each in bounded}
+            for key, value in (_LOG_PROPERTIES | metrics).items():
+                builder = builder.withProperty(key, value)
+            transaction = builder.createTransaction()
+            transaction.newAppend().commit()
+            transaction.commitTransaction()
+        return identifier
+
+    def append_to_log(self, identifier: str, rows: DataFrame) -> None:
+        rows.writeTo(identifier).append()
+
+    def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
+        return changes.format("iceberg").toTable(identifier)
+
+    def properties(self, identifier: str) -> Mapping[str, str]:
+        return dict(self._load(identifier).properties())
+
+    def set_properties(self, identifier: str, properties: Mapping[str, str]) -> None:
+        update = self._load(identifier).updateProperties()
+        for key, value in properties.items():
+            update = update.set(key, value)
+        update.commit()
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
+        position = self.position(identifier)
+        if position is not None:
+            # The snapshot of a rewrite has none in its summary.
+            self._load(identifier).updateProperties().set(POSITION, str(position)).commit()
+        system = quoted(self._catalog_name) + ".system"
+        _, *name = parts_of(identifier)
+        table = {"table": quoted(*name)}
+        files = self._spark.sql(
+            f"CALL {system}.rewrite_data_files(table => :table, options => "
+            "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))",
+            args=table,
+        ).head()
+        manifests = self._spark.sql(
+            f"CALL {system}.rewrite_manifests(table => :table)", args=table
+        ).head()
+        expired = self._spark.sql(
+            f"CALL {system}.expire_snapshots(table => :table, older_than => :oldest)",
+            args=table | {"oldest": datetime.now(UTC) - timedelta(seconds=keep_seconds)},
+        ).head()
+        assert files is not None
+        assert manifests is not None
+        assert expired is not None
+        return {
+            "data files joined": files["rewritten_data_files_count"],
+            "data files written": files["added_data_files_count"],
+            "manifests joined": manifests["rewritten_manifests_count"],
+            "data files removed": expired["deleted_data_files_count"],
+            "delete files removed": expired["deleted_position_delete_files_count"]
+            + expired["deleted_equality_delete_files_count"],
+            "manifests removed": expired["deleted_manifest_files_count"],
+            "snapshots removed": expired["deleted_manifest_lists_count"],
+        }
+
+
+_MERGE_SETTINGS = {
+    # The rows of the table that no change can concern are left out before the join.
+    "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "1MB",
+}
+
+
+class _Bounds:
+    """What is known of the keys of changes before they are merged: enough to pass over files."""
+
+    def __init__(self, lines: str, arguments: dict[str, Any], equal: str) -> None:
+        self.condition = lines
+        self.arguments = arguments
+        self.equal = equal
+
+    @classmethod
+    def of(cls, changes: DataFrame, key: str) -> _Bounds | None:
+        """The bounds of the first key column; None where there are no changes."""
+        column = F.col(quoted(key))
+        found = changes.select(
+            F.count(F.lit(1)), F.count(column), F.min(column), F.max(column)
+        ).head()
+        assert found is not None
+        rows, keys, least, greatest = found
+        if rows == 0:
+            return None
+        if keys < rows:  # a key that did not fit its type is NULL
+            return cls("", {}, "<=>")
+        kind = changes.schema[key].dataType
+        name = f"t.{quoted(key)}"
+        if not isinstance(kind, IntegerType | LongType | DecimalType | StringType):
+            return cls("", {}, "=")
+        if rows <= _FEW_KEYS:
+            values = [row[0] for row in changes.select(column).distinct().collect()]
+            arguments = {f"k{place}": value for place, value in enumerate(values)}
+            markers = ", ".join(f":{marker}" for marker in arguments)
+            return cls(f" AND {name} IN ({markers})", arguments, "=")
+        bounds = {"least": least, "greatest": greatest}
+        return cls(f" AND {name} BETWEEN :least AND :greatest", bounds, "=")
+
+
+def _merge_statement(
+    identifier: str, view: str, names: Sequence[str], key: Sequence[str], bounds: _Bounds
+) -> str:
+    columns = [quoted(name) for name in names]
+    matched = " AND ".join(f"t.{quoted(k)} {bounds.equal} s.{quoted(k)}" for k in key)
+    assigned = ", ".join(f"{column} = s.{column}" for column in columns)
+    values = ", ".join(f"s.{column}" for column in columns)
+    return (
+        f"MERGE INTO {identifier} AS t USING {view} AS s ON {matched}{bounds.condition} "
+        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {assigned} "
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
+    )
+
+
+def _told(schema: TableSchema, position: Position) -> dict[str, str]:
+    return {SCHEMA: schema.to_json(), POSITION: str(position)}
+
+
+def _needs_rewrite(column: ColumnPlan) -> bool:
+    if column.before is None:
+        is_nested = spark_type(column.after).typeName() == "array"
+        return is_nested and column.fill is not None
+    return column.is_converted and not _is_promotion(
+        spark_type(column.before), spark_type(column.after)
+    )
+
+
+def _is_promotion(old: DataType, new: DataType) -> bool:
+    """Whether Iceberg reads values of the old type as the new one."""
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return old.scale == new.scale and old.precision < new.precision
+    if isinstance(old, IntegerType):
+        return isinstance(new, LongType)
+    return isinstance(old, FloatType) and isinstance(new, DoubleType)

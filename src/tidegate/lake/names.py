@@ -1,0 +1,25 @@
+"""How the lake names things: identifiers in SQL, folders for tables."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+
+def quoted(*parts: str) -> str:
+    """A name of Spark's SQL from its parts."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+
+
+def parts_of(identifier: str) -> list[str]:
+    """The parts of what `quoted` gives."""
+    return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", identifier)]
+
+
+def new_folder(database: str, table: str) -> str:
+    """A folder for a table that no other table will ever have, since names are given again."""
+    return f"{_plain(database)}/{_plain(table)}-{uuid.uuid4().hex[:12]}"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60] or "_"
