@@ -193,9 +193,9 @@ class LakePlace(NamedTuple):
 
 def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
     """The Spark settings with which a session can reach the tables of a lake."""
-    from tidegate.lake import delta, iceberg
+    from tidegate.lake import iceberg
 
-    return {"iceberg": iceberg, "delta": delta}[format_name].session_settings(place)
+    return {"iceberg": iceberg}[format_name].session_settings(place)
 
 
 def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:

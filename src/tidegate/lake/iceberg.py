@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +286,9 @@ class IcebergFormat(TableFormat):
         previous = None
         for column in columns:
             name = column.after.name
-            update = update.moveFirst(name) if previous is None else update.moveAfter(name, previous)
+            update = (
+                update.moveFirst(name) if previous is None else update.moveAfter(name, previous)
+            )
             previous = name
         update.commit()
 
@@ -357,9 +360,6 @@ class IcebergFormat(TableFormat):
                 changes.createOrReplaceTempView(view)
                 statement = _merge_statement(identifier, view, names, key, bounds)
                 with self._committing(changes.sparkSession, position) as session:
-                    for k, v in sorted(bounds.arguments.items(), key=lambda x: -len(x[0])):
-                        lit = "'" + v.replace("\\", "\\\\").replace("'", "\\'") + "'" if isinstance(v, str) else str(v)
-                        statement = statement.replace(":" + k, lit)
                     session.sql(statement)
         finally:
             changes.sparkSession.catalog.dropTempView(view)
@@ -508,9 +508,8 @@ class IcebergFormat(TableFormat):
             f"CALL {system}.rewrite_manifests(table => :table)", args=table
         ).head()
         expired = self._spark.sql(
-            f"CALL {system}.expire_snapshots(table => :table, older_than => "
-            f"current_timestamp() - make_dt_interval(0, 0, 0, {keep_seconds:f}), retain_last => 1)",
-            args=table,
+            f"CALL {system}.expire_snapshots(table => :table, older_than => :oldest)",
+            args=table | {"oldest": datetime.now(UTC) - timedelta(seconds=keep_seconds)},
         ).head()
         assert files is not None
         assert manifests is not None
@@ -536,9 +535,8 @@ _MERGE_SETTINGS = {
 class _Bounds:
     """What is known of the keys of changes before they are merged: enough to pass over files."""
 
-    def __init__(self, lines: str, arguments: dict[str, Any], equal: str) -> None:
-        self.condition = lines
-        self.arguments = arguments
+    def __init__(self, condition: str, equal: str) -> None:
+        self.condition = condition
         self.equal = equal
 
     @classmethod
@@ -553,18 +551,20 @@ class _Bounds:
         if rows == 0:
             return None
         if keys < rows:  # a key that did not fit its type is NULL
-            return cls("", {}, "<=>")
+            return cls("", "<=>")
         kind = changes.schema[key].dataType
         name = f"t.{quoted(key)}"
         if not isinstance(kind, IntegerType | LongType | DecimalType | StringType):
-            return cls("", {}, "=")
+            return cls("", "=")
         if rows <= _FEW_KEYS:
             values = [row[0] for row in changes.select(column).distinct().collect()]
-            arguments = {f"k{place}": value for place, value in enumerate(values)}
-            markers = ", ".join(f":{marker}" for marker in arguments)
-            return cls(f" AND {name} IN ({markers})", arguments, "=")
-        bounds = {"least": least, "greatest": greatest}
-        return cls(f" AND {name} BETWEEN :least AND :greatest", bounds, "=")
+            return cls(f" AND {name} IN ({', '.join(map(_literal, values))})", "=")
+        return cls(f" AND {name} BETWEEN {_literal(least)} AND {_literal(greatest)}", "=")
+
+
+def _literal(value: Any) -> str:
+    """A number or text in SQL; MERGE takes no parameters."""
+    return f"CAST(X'{value.encode().hex()}' AS STRING)" if isinstance(value, str) else str(value)
 
 
 def _merge_statement(

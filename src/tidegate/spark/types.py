@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -135,7 +136,8 @@ def from_text(column: Column, value: SparkColumn, zone: str = UTC) -> SparkColum
     if isinstance(kind, StringType):
         return _labels(column, value)
     if isinstance(kind, BinaryType):
-        return F.when(value.rlike(_BASE64), F.try_to_binary(value, F.lit("base64")))
+        padded = value.rlike(_BASE64) & (F.length(value) % 4 == 0)
+        return F.when(padded, F.try_to_binary(value, F.lit("base64")))
     fits = value.rlike(_pattern(kind))
     if isinstance(kind, ArrayType):
         inside = F.substring(value, F.lit(2), F.length(value) - 2)
@@ -232,6 +234,8 @@ def _written(formatted: Callable[[Any], str]) -> Callable[[SparkColumn], SparkCo
     Java 17 does not always write the fewest digits that read back to the same number.
     """
 
+    udf: Any = arrow_udf
+
     def formatted_array(values: pa.Array) -> pa.Array:
         return pa.array(
             [None if value is None else formatted(value) for value in values.to_pylist()],
@@ -239,8 +243,7 @@ def _written(formatted: Callable[[Any], str]) -> Callable[[SparkColumn], SparkCo
         )
 
     def write(value: SparkColumn) -> SparkColumn:
-        function: Callable[[SparkColumn], SparkColumn] = F.arrow_udf(formatted_array, StringType())
-        return function(value)
+        return udf(formatted_array, StringType())(value)
 
     return write
 
