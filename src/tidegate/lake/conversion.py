@@ -76,13 +76,8 @@ def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
     found = []
     for after in carried(change.after.columns):
         entry = changes.get(after.name)
-<<<<<<< HEAD
-        origin = after.name if entry is None else entry.before and entry.before.name
-        was = None if origin is None else were.get(origin)
-=======
         origin = after if entry is None else entry.before
         was = None if origin is None else were.get(origin.name)
->>>>>>> types
         fill = None if entry is None or entry.fill is ABSENT else entry.fill
         found.append(ColumnPlan(after, was, fill if was is None else None))
     return found

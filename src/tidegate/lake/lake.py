@@ -81,7 +81,8 @@ def _named(spark: SparkSession, place: LakePlace) -> LakePlace:
     taken = spark.conf.get(f"spark.sql.catalog.{place.name}.warehouse", None)
     if taken is None or taken.startswith(f"{folder}/"):
         return place
-    return place._replace(name=f"{place.name}_{blake2b(folder.encode(), digest_size=4).hexdigest()}")
+    mark = blake2b(folder.encode(), digest_size=4).hexdigest()
+    return place._replace(name=f"{place.name}_{mark}")
 
 
 def _ts(at: int | datetime | None) -> int | None:
