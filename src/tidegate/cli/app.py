@@ -100,10 +100,8 @@ def inspect(source: str, **options: Any) -> int:
 
 @commands.command()
 @click.argument("source")
-@click.argument("destination", metavar="DEST")
-@click.option(
-    "--to", "target", type=click.Choice(PROTOCOLS), required=True, help="The new protocol."
-)
+@click.argument("destination", metavar="DEST", required=False)
+@click.option("--to", "target", type=click.Choice(PROTOCOLS), help="The new protocol.")
 @click.option(
     "--option",
     "settings",
@@ -111,12 +109,24 @@ def inspect(source: str, **options: Any) -> int:
     metavar="NAME=VALUE",
     help="A setting of the new protocol, by TiCDC's name; `--option help` lists them.",
 )
+@click.option(
+    "--sink-uri",
+    metavar="URI",
+    help="In place of --to: the sink URI of a changefeed, whose rules say what goes where.",
+)
+@click.option(
+    "--changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The TOML file of that changefeed.",
+)
 @_source_options
 @_output_option
-def convert(source: str, destination: str, **options: Any) -> int:
+def convert(source: str, destination: str | None, **options: Any) -> int:
     """Writes the messages of SOURCE to DEST in another protocol.
 
-    Says first what the other protocol cannot carry.
+    Says first what the other protocol cannot carry. With --to every message stays in its partition;
+    with --sink-uri the changes are sent anew, as a changefeed with these settings would. DEST may
+    be left out when the URI is file:///FOLDER: the capture is then FOLDER/messages.parquet.
     """
     from tidegate.cli.convert import convert
 

@@ -9,7 +9,6 @@ claim-check objects, which go where the caller says.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +20,10 @@ import pyarrow.compute as pc
 
 from tidegate.feed.bootstrap import Bootstraps, schema_batch
 from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.ddl import ChangeKind, transition
+from tidegate.feed.ddl_names import ddl_tables
 from tidegate.feed.dispatch import Dispatcher
 from tidegate.feed.joining import joined
-from tidegate.feed.row_groups import RowGroup, is_row, kept, row_groups, scattered
+from tidegate.feed.row_groups import RowGroup, is_row, kept, row_groups, scattered, taken
 from tidegate.feed.split import split_updates
 from tidegate.model import ConfigError, EncodeError
 from tidegate.model.tso import physical_ms
@@ -114,7 +113,7 @@ class Changefeed:
         self.config = config
         self.generation = generation
         self.shapes = ShapeBook()
-        self._options = _encode_options(config, generation, claim_check, time_zone)
+        self.options = _encode_options(config, generation, claim_check, time_zone)
         self._protocol = config.protocol or ""
         count = partitions or config.partition_num or DEFAULT_PARTITIONS
         self.dispatcher = Dispatcher(config, count, generation=generation)
@@ -139,6 +138,12 @@ class Changefeed:
         return self._progress.watermark
 
     # --- what callers do --------------------------------------------------------------------------
+
+    def learn(self, changes: pa.RecordBatch) -> None:
+        """Takes in the shapes and schemas of changes that come later, or elsewhere."""
+        self.shapes.add(changes)
+        if self._bootstraps is not None:
+            self._bootstraps.learn(changes)
 
     def send(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """The messages of these changes, of OUTGOING_SCHEMA, in the order of sending.
@@ -254,30 +259,29 @@ class Changefeed:
         return found
 
     def _wants_ddl(self, row: dict[str, Any]) -> bool:
-        old, new = _ddl_tables(row)
+        old, new = ddl_tables(row)
         if new is None:
             database = row["database"]
             return not database or self.config.replicates_database(database)
         if old is None or old == new:
             return self._replicates(*new)
+        if "RENAME" not in row["ddl"]["query"].upper():  # of two tables: EXCHANGE PARTITION
+            return self._replicates(*old) or self._replicates(*new)
         if self._replicates(*new) and not self._replicates(*old):
             raise ConfigError(
                 "filter.rules",
                 f"{'.'.join(old)} is renamed to {'.'.join(new)}, and only the new name is in the "
-                "feed, which then would have rows that were never sent; let the rules take both",
+                "feed, which then would lack the rows of before; let the rules take both names",
             )
         return self._replicates(*old)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def _sent(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        if self._bootstraps is None:
-            self.shapes.add(changes)
-            return self._sent_part(changes)
+        parts = [changes] if self._bootstraps is None else self._bootstraps.parts(changes)
         found = []
-        for part in self._bootstraps.parts(changes):
-            self.shapes.add(part)
-            self._bootstraps.learn(part)
+        for part in parts:
+            self.learn(part)
             found.append(self._sent_part(part))
         return found[0] if len(found) == 1 else pa.concat_batches(found)
 
@@ -304,7 +308,7 @@ class Changefeed:
         if changes.num_rows == 0 and self._bootstraps is None:
             return _nothing()
         build_ts = int(self._now * 1000) if self._build_ts is None else self._build_ts
-        self._options = replace(self._options, build_ts=build_ts)
+        self.options = replace(self.options, build_ts=build_ts)
         rows = is_row(changes)
         places = pc.cast(pc.indices_nonzero(rows), pa.int64())
         data = kept(changes, rows)
@@ -317,7 +321,7 @@ class Changefeed:
 
     def _encoded(self, batch: pa.RecordBatch, **settings: Any) -> pa.RecordBatch:
         return encode_batch(
-            self._protocol, batch, shapes=self.shapes, options=self._options, **settings
+            self._protocol, batch, shapes=self.shapes, options=self.options, **settings
         )
 
     def _topic(self, name: str | None) -> int:
@@ -365,16 +369,16 @@ class Changefeed:
             belongs |= {"table": spread(tables), "key": key}
 
         def encode(rows: pa.Int64Array, size: int) -> pa.RecordBatch:
-            return self._encoded(data.take(rows), max_batch_size=size)
+            return self._encoded(taken(data, rows), max_batch_size=size)
 
-        once = self._options.large_message_handle == "claim-check"
-        found = joined(encode, belongs, self._options.max_batch_size, once=once)
+        once = self.options.large_message_handle == "claim-check"
+        found = joined(encode, belongs, self.options.max_batch_size, once=once)
         return [messages(encoded, rows) for encoded, rows in found]
 
     @property
     def _joins(self) -> bool:
         return self._protocol == "cdc" or (
-            self._protocol in _JOINING and self._options.max_batch_size > 1
+            self._protocol in _JOINING and self.options.max_batch_size > 1
         )
 
     def _written_events(self, changes: pa.RecordBatch, mask: pa.BooleanArray) -> list[_Messages]:
@@ -397,7 +401,7 @@ class Changefeed:
         return [_broadcast(self._encoded(events), targets, [2 * place + 1 for place in places])]
 
     def _ddl_targets(self, row: dict[str, Any]) -> list[_Target]:
-        old, new = _ddl_tables(row)
+        old, new = ddl_tables(row)
         name = old or new
         topic = self.dispatcher.ddl_topic(*name) if name else self.config.topic
         if self._bootstraps is not None:
@@ -504,32 +508,6 @@ def _ddl_rows(changes: pa.RecordBatch) -> list[dict[str, Any]]:
         return []
     rows = changes.select(["database", "table", "ddl", "schema"]).take(places).to_pylist()
     return [row | {"place": place} for row, place in zip(rows, places.to_pylist(), strict=True)]
-
-
-_Name = tuple[str, str]
-
-
-def _ddl_tables(row: dict[str, Any]) -> tuple[_Name | None, _Name | None]:
-    """The table of a DDL before it, where that is told, and after it; None for those of a database.
-
-    The new architecture sends no schema of before; then the statement itself tells the old name.
-    """
-    new = (row["database"] or "", row["table"]) if row["table"] else None
-    document = json.loads(row["schema"]) if row["schema"] else {}
-    for member in ("tableSchema", "preTableSchema"):
-        if new is None and document.get(member):
-            new = document[member]["schema"], document[member]["table"]
-    if document.get("preTableSchema"):
-        before = document["preTableSchema"]
-        return (before["schema"], before["table"]), new
-    query = (row["ddl"] or {}).get("query") or ""
-    if "RENAME" not in query.upper():
-        return None, new
-    change = transition(None, query, row["database"])
-    if change.kind is not ChangeKind.RENAMED:
-        return None, new
-    old = change.tables[0]
-    return (old.database or "", old.table), new
 
 
 def _broadcast(

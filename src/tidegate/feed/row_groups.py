@@ -93,3 +93,11 @@ def scattered(
         return pa.nulls(count, type_)
     named, found = pa.concat_arrays(places), pa.concat_arrays(values)
     return found.take(pc.inverse_permutation(named, max_index=count - 1))
+
+
+def taken(batch: pa.RecordBatch, places: pa.Int64Array) -> pa.RecordBatch:
+    """The rows at these places; copied only if they do not stand together, in their order."""
+    count = len(places)
+    if count and pc.all(pc.fill_null(pc.equal(pc.pairwise_diff(places), 1), True)).as_py():
+        return batch.slice(places[0].as_py(), count)
+    return batch.take(places)
