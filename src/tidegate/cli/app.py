@@ -134,6 +134,51 @@ def convert(source: str, destination: str | None, **options: Any) -> int:
 
 
 @commands.command()
+@click.argument("name", metavar="WORKLOAD", type=click.Choice(["bank", "orders", "sysbench"]))
+@click.argument("destination", metavar="DEST")
+@click.option(
+    "--sink-uri",
+    help="TiCDC's sink URI, of which the settings count; by default Canal-JSON with the TiDB "
+    "extension, and 3 partitions.",
+)
+@click.option(
+    "--changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TiCDC's changefeed file; the sink URI wins over it.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="How many row changes; DDL and watermarks come on top.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which changes."
+)
+@click.option(
+    "--option",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` lists "
+    "them.",
+)
+@_output_option
+def generate(name: str, destination: str, **options: Any) -> int:
+    """Writes the changes of WORKLOAD, as a changefeed sends them, to DEST.
+
+    WORKLOAD is bank (transfers; the sum never changes), orders (foreign keys, all column types, DDL
+    on the way) or sysbench (wide rows, hot keys). DEST is a capture: .parquet (the fastest), .jsonl
+    or .jsonl.gz. The same seed gives the same bytes.
+    """
+    from tidegate.cli.generate import generate
+
+    generate(name, destination, **options)
+    return 0
+
+
+@commands.command()
 @_output_option
 def demo(output: str) -> int:
     """Decodes a small shipped capture of each protocol and shows it."""

@@ -1,8 +1,8 @@
 """A table that has a column of every type MySQL and TiDB know, and values for it.
 
 Rows are put together from a stock of ready ones, so that a row of fifty columns costs little more
-than one of five. The stock holds the ends of every range, NULL in every column that may be, and
-texts that a careless codec spoils.
+than one of five. The stock holds the ends of every range, NULL in every column that may be, texts
+that a careless codec spoils, and a few of some 30,000 bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from tidegate.workload.truth import Row
 Make = Callable[[Random], str | None]
 
 _STOCK = 512
+_LONG_EVERY = 64  # ready rows
+_LONG = "a long text, 長い文 "
 _WORDS = (
     "",
     "plain",
@@ -233,6 +235,8 @@ COLUMNS: dict[str, tuple[str, Make]] = {
     "v3": ("VECTOR(3)", _vector(3)),
 }
 
+_LONG_PLACE = list(COLUMNS).index("lt")
+
 CREATE = "CREATE TABLE `everything` (`id` INT PRIMARY KEY,{})".format(
     ",".join(f"`{name}` {definition}" for name, (definition, _) in COLUMNS.items())
 )
@@ -247,6 +251,10 @@ class Stock:
             tuple(None if chance.random() < 0.1 else make(chance) for _, make in COLUMNS.values())
             for _ in range(_STOCK)
         ]
+        for number in range(0, _STOCK, _LONG_EVERY):
+            row = list(self._rows[number])
+            row[_LONG_PLACE] = _LONG * (1000 + int(chance.random() * 500))
+            self._rows[number] = tuple(row)
 
     def row(self, key: str) -> Row:
         """A new row."""
