@@ -24,7 +24,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "feed": ({"model", "wire"}, {"sqlglot"}),
     "spark": ({"feed"}, {"pyspark"}),
     "lake": ({"spark"}, set()),
-    "workload": ({"feed"}, set()),
+    "workload": ({"feed"}, {"numpy"}),
     "cli": ({"lake", "workload"}, {"click", "rich"}),
 }
 

@@ -125,7 +125,8 @@ def _schemas_without_ddl(variant: Variant) -> list[TableSchema]:
             continue
         name = event.schema.database, event.schema.table, event.schema_version
         if name not in told:
-            found[name] = replace(event.schema, version=event.schema_version)
+            table_id = event.logical_table_id or event.schema.table_id
+            found[name] = replace(event.schema, version=event.schema_version, table_id=table_id)
     return list(found.values())
 
 
@@ -244,6 +245,12 @@ def change_batch(variant: Variant) -> pa.RecordBatch:
     if variant.protocol == "simple":
         return batch_of(variant, sent(variant), _bootstraps(variant))
     return batch_of(variant, sent(variant), {0: _schemas_without_ddl(variant)})
+
+
+def source_batch(variant: Variant) -> pa.RecordBatch:
+    """What the sender of a golden stream was given: all events in the order of commit."""
+    events = truth.events(variant.truth)
+    return batch_of(variant, events, {0: _schemas_without_ddl(variant)})
 
 
 def batch_of(

@@ -100,10 +100,8 @@ def inspect(source: str, **options: Any) -> int:
 
 @commands.command()
 @click.argument("source")
-@click.argument("destination", metavar="DEST")
-@click.option(
-    "--to", "target", type=click.Choice(PROTOCOLS), required=True, help="The new protocol."
-)
+@click.argument("destination", metavar="DEST", required=False)
+@click.option("--to", "target", type=click.Choice(PROTOCOLS), help="The new protocol.")
 @click.option(
     "--option",
     "settings",
@@ -111,16 +109,73 @@ def inspect(source: str, **options: Any) -> int:
     metavar="NAME=VALUE",
     help="A setting of the new protocol, by TiCDC's name; `--option help` lists them.",
 )
+@click.option(
+    "--sink-uri",
+    metavar="URI",
+    help="In place of --to: the sink URI of a changefeed, whose rules say what goes where.",
+)
+@click.option(
+    "--changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The TOML file of that changefeed.",
+)
 @_source_options
 @_output_option
-def convert(source: str, destination: str, **options: Any) -> int:
+def convert(source: str, destination: str | None, **options: Any) -> int:
     """Writes the messages of SOURCE to DEST in another protocol.
 
-    Says first what the other protocol cannot carry.
+    Says first what the other protocol cannot carry. With --to every message stays in its partition;
+    with --sink-uri the changes are sent anew, as a changefeed with these settings would. DEST may
+    be left out when the URI is file:///FOLDER: the capture is then FOLDER/messages.parquet.
     """
     from tidegate.cli.convert import convert
 
     return BAD_MESSAGES if convert(source, destination, **options) else 0
+
+
+@commands.command()
+@click.argument("name", metavar="WORKLOAD", type=click.Choice(["bank", "orders", "sysbench"]))
+@click.argument("destination", metavar="DEST")
+@click.option(
+    "--sink-uri",
+    help="TiCDC's sink URI, of which the settings count; by default Canal-JSON with the TiDB "
+    "extension, and 3 partitions.",
+)
+@click.option(
+    "--changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TiCDC's changefeed file; the sink URI wins over it.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=0),
+    default=10_000,
+    show_default=True,
+    help="How many row changes; DDL and watermarks come on top.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which changes."
+)
+@click.option(
+    "--option",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` lists "
+    "them.",
+)
+@_output_option
+def generate(name: str, destination: str, **options: Any) -> int:
+    """Writes the changes of WORKLOAD, as a changefeed sends them, to DEST.
+
+    WORKLOAD is bank (transfers; the sum never changes), orders (foreign keys, all column types, DDL
+    on the way) or sysbench (wide rows, hot keys). DEST is a capture: .parquet (the fastest), .jsonl
+    or .jsonl.gz. The same seed gives the same bytes.
+    """
+    from tidegate.cli.generate import generate
+
+    generate(name, destination, **options)
+    return 0
 
 
 @commands.command()

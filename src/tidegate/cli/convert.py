@@ -1,10 +1,15 @@
-"""`tidegate convert`: a capture in one protocol to a capture in another."""
+"""`tidegate convert`: a capture in one protocol to a capture in another.
+
+With a protocol alone, each partition keeps its messages. With a changefeed, the changes are put
+in the order of commit and sent once more, by its rules.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,30 +17,50 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.cli.source import Progressing, Reading, open_source
+from tidegate.feed.changefeed import Changefeed
+from tidegate.feed.config import ChangefeedConfig
+from tidegate.feed.upstream import Upstream
 from tidegate.wire import EncodeOptions, ShapeBook, encode_batch, to_folder, write_capture
 from tidegate.wire.carries import not_carried
+
+CAPTURE = "messages.parquet"
+"""The capture in a folder that a sink URI names."""
 
 _FROM_TEXT = {"true": True, "false": False}
 
 
 def convert(
     source: str,
-    destination: str,
+    destination: str | None,
     *,
-    target: str,
+    target: str | None,
     settings: tuple[str, ...],
+    sink_uri: str | None,
+    changefeed: str | None,
     output: str,
     **reading_options: Any,
 ) -> int:
     """Writes the capture and gives back how many messages were bad."""
-    options = _options(settings)
+    conversion: _SamePartitions | _AnotherFeed
     reading, batches = open_source(source, **reading_options)
-    losses = not_carried(reading.protocol, target, options)
-    _say(output, {"event": "plan", "from": reading.protocol, "to": target, "lost": losses})
-    conversion = _Conversion(reading, target, options)
-    if source != "-":
-        conversion.learn(open_source(source, **reading_options)[1])
+    if sink_uri is None:
+        if target is None or changefeed is not None or destination is None:
+            raise click.UsageError("give --to PROTOCOL and DEST, or --sink-uri.")
+        conversion = _SamePartitions(reading, target, _options(settings))
+    else:
+        if target is not None or settings:
+            raise click.UsageError("--sink-uri says what --to and --option say: leave those out.")
+        config = _config(sink_uri, changefeed)
+        destination = _destination(destination, config)
+        conversion = _AnotherFeed(reading, config)
+    _say(output, {"event": "plan", "from": reading.protocol, **conversion.plan()})
     with Progressing(f"converting {source}") as progress:
+        if conversion.reads_twice and source == "-":
+            whole = list(batches)
+            conversion.learn(whole)
+            batches = iter(whole)
+        elif conversion.reads_twice:
+            conversion.learn(open_source(source, **reading_options)[1])
         written = write_capture(destination, conversion.run(batches, progress))
     _say(
         output,
@@ -51,38 +76,32 @@ def convert(
 
 
 class _Conversion:
-    """Decodes batches and encodes their rows again, each partition by itself."""
+    """Decodes the messages of a source, and names the bad ones."""
 
-    def __init__(self, reading: Reading, target: str, options: EncodeOptions) -> None:
+    def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._target = target
-        self._options = options
-        self._shapes = ShapeBook()
-        self._announced: set[tuple[str | None, int, int]] = set()
-        self._offsets: dict[tuple[str | None, int], int] = {}
         self.read = 0
         self.bad = 0
 
-    def learn(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Reads the whole source once for its schemas: a row may come before its schema does."""
-        if self._reading.protocol == "simple":
-            for batch in batches:
-                self._shapes.add(self._reading.decode(batch))
+    @property
+    def reads_twice(self) -> bool:
+        """Whether the source is to be read once before: a row may come before its schema does."""
+        return self._reading.protocol == "simple"
 
     def run(
-        self, batches: Iterator[pa.RecordBatch], progress: Progressing
+        self, batches: Iterable[pa.RecordBatch], progress: Progressing
     ) -> Iterator[pa.RecordBatch]:
         """The messages of the new capture."""
         events = 0
         for messages in batches:
             changes = self._reading.decode(messages)
-            self._shapes.add(changes)
             self.read += messages.num_rows
             events += changes.num_rows
-            yield from self._encode(changes)
+            yield from self._encode(self._without_bad(changes))
             progress.at(self.read, events)
+        yield from self._rest()
 
-    def _encode(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _without_bad(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         is_error = pc.equal(changes["kind"], "error")
         for row in changes.filter(is_error).to_pylist():
             self.bad += 1
@@ -91,9 +110,83 @@ class _Conversion:
                 f"{row['error']['reason']}",
                 err=True,
             )
+        return changes.filter(pc.invert(is_error))
+
+    def _encode(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        yield from ()
+
+
+class _AnotherFeed(_Conversion):
+    """Sends the changes of a feed once more, by the rules of another changefeed."""
+
+    def __init__(self, reading: Reading, config: ChangefeedConfig) -> None:
+        super().__init__(reading)
+        self._config = config
+        self._feed = Changefeed(config, clock=None)
+        self._upstream: Upstream | None = None
+
+    reads_twice = True  # also for the partitions that it has, and whether there are watermarks
+
+    def plan(self) -> dict[str, Any]:
+        """What is said before anything is done."""
+        target = self._config.protocol or ""
+        return {
+            "to": target,
+            "lost": not_carried(self._reading.protocol, target, self._feed.options),
+            "ignored": [f"{name}: {reason}" for name, reason in self._config.ignored],
+        }
+
+    def learn(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Reads the whole source for its schemas and partitions."""
+        sources: set[tuple[str, int]] = set()
+        watermarks = False
+        for messages in batches:
+            changes = self._reading.decode(messages)
+            self._feed.learn(changes)
+            watermarks |= pc.any(pc.equal(changes["kind"], "watermark")).as_py() or False
+            places = pa.Table.from_batches([messages.select(["topic", "partition"])])
+            for row in places.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+                sources.add((row["topic"] or "", row["partition"]))
+        self._upstream = Upstream(sorted(sources), watermarks=watermarks)
+
+    def _encode(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if self._upstream is not None:
+            yield self._feed.send(self._upstream.read(changes))
+
+    def _rest(self) -> Iterator[pa.RecordBatch]:
+        if self._upstream is not None:
+            yield self._feed.send(self._upstream.finish())
+        yield self._feed.close()
+
+
+class _SamePartitions(_Conversion):
+    """Encodes the rows of each partition again, by itself."""
+
+    def __init__(self, reading: Reading, target: str, options: EncodeOptions) -> None:
+        super().__init__(reading)
+        self._target = target
+        self._options = options
+        self._shapes = ShapeBook()
+        self._announced: set[tuple[str | None, int, int]] = set()
+
+    def plan(self) -> dict[str, Any]:
+        """What is said before anything is done."""
+        lost = not_carried(self._reading.protocol, self._target, self._options)
+        return {"to": self._target, "lost": lost, "ignored": []}
+
+    def learn(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Reads the whole source for its schemas."""
+        for batch in batches:
+            self._shapes.add(self._reading.decode(batch))
+
+    def _encode(self, changes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._shapes.add(changes)
         is_shape = pc.and_(pc.equal(changes["kind"], "schema"), pc.is_valid(changes["shape"]))
         shapes = changes.filter(is_shape)
-        rows = changes.filter(pc.invert(pc.or_(is_error, is_shape)))
+        rows = changes.filter(pc.invert(is_shape))
         places = rows.select(["topic", "partition"]).to_pylist()
         for topic, partition in dict.fromkeys((row["topic"], row["partition"]) for row in places):
             here = pc.equal(rows["partition"], partition)
@@ -117,17 +210,30 @@ class _Conversion:
         batch = pa.concat_batches([shapes.take(pa.array(fresh, pa.int32())), rows])
         encoded = encode_batch(self._target, batch, shapes=self._shapes, options=self._options)
         count = encoded.num_rows
-        first = self._offsets.get((topic, partition), 0)
-        self._offsets[topic, partition] = first + count
         return pa.RecordBatch.from_pydict(
             {
                 "topic": pa.array([topic] * count, pa.string()),
                 "partition": pa.array([partition] * count, pa.int32()),
-                "offset": pa.array(range(first, first + count), pa.int64()),
                 "key": encoded["key"],
                 "value": encoded["value"],
             }
         )
+
+
+def _config(sink_uri: str, changefeed: str | None) -> ChangefeedConfig:
+    text = "" if changefeed is None else Path(changefeed).read_text("utf-8")
+    return ChangefeedConfig.from_toml(text, sink_uri)
+
+
+def _destination(destination: str | None, config: ChangefeedConfig) -> str:
+    """The capture to write: the one that is named, or that of the folder that the URI names."""
+    if destination is not None:
+        return destination
+    folder = None if config.sink_uri is None else config.sink_uri.path
+    if folder is None:
+        raise click.UsageError("give DEST, the capture to write; nothing is sent to Kafka here.")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return str(Path(folder) / CAPTURE)
 
 
 def _options(settings: tuple[str, ...]) -> EncodeOptions:
@@ -167,6 +273,8 @@ def _say(output: str, document: dict[str, Any]) -> None:
         click.echo(f"{document['from']} → {document['to']}", err=True)
         for loss in document["lost"]:
             click.echo(f"  not carried: {loss}", err=True)
+        for notice in document["ignored"]:
+            click.echo(f"  not used: {notice}", err=True)
     else:
         bad = f", {document['bad']:,} bad left out" if document["bad"] else ""
         click.echo(

@@ -90,10 +90,14 @@ def open_source(
 
 
 class Progressing:
-    """Counts what is done on standard error, once it takes longer than two seconds."""
+    """Counts what is done on standard error, once it takes longer than two seconds.
 
-    def __init__(self, what: str) -> None:
+    `total` is about how many events there will be, where that is known.
+    """
+
+    def __init__(self, what: str, total: int | None = None) -> None:
         self._what = what
+        self._total = total
         self._started = time.monotonic()
         self._progress: Progress | None = None
         self._task: Any = None
@@ -119,6 +123,8 @@ class Progressing:
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._progress.add_task(self._what, total=None, messages=0, events=0)
+            self._task = self._progress.add_task(
+                self._what, total=self._total, messages=0, events=0
+            )
             self._progress.start()
-        self._progress.update(self._task, messages=messages, events=events)
+        self._progress.update(self._task, completed=events, messages=messages, events=events)

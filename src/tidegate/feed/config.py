@@ -388,6 +388,11 @@ class ChangefeedConfig:
         is_system = database.lower() in SYSTEM_DATABASES
         return not is_system and self.table_filter.matches(database, table)
 
+    def replicates_database(self, database: str) -> bool:
+        """Whether the feed may have a table of this database."""
+        is_system = database.lower() in SYSTEM_DATABASES
+        return not is_system and self.table_filter.matches_database(database)
+
     def encode_options(
         self,
         *,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from zlib import crc32
 
 import pyarrow as pa
@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from tidegate.feed.config import ChangefeedConfig, DispatchRule
 from tidegate.feed.filter import TableFilter
+from tidegate.feed.row_groups import RowGroup, modulo, row_cells, row_groups, scattered
 from tidegate.model import ConfigError, EncodeError, Flag, MySQLType, SchemaNotSeen
 from tidegate.model.types import is_binary
 from tidegate.wire import Shape, ShapeBook, ShapeColumn
 
 Generation = Literal["classic", "new"]
 
-_ROW_KINDS = ("insert", "update", "delete")
 _BIT_SETS = (MySQLType.BIT, MySQLType.SET)
 _MOST_ROUTES = 10_000
 
@@ -122,28 +122,48 @@ class Dispatcher:
 
         `shapes` knows the shapes and schemas of the rows (default: those of this batch).
         """
-        count = self.partition_count
-        keys = self.keys(batch, shapes).to_pylist()
-        return pa.array((None if key is None else key % count for key in keys), pa.int32())
+        return self.partitions_of(self.keys(batch, shapes))
+
+    def partitions_of(self, keys: pa.Int64Array) -> pa.Int32Array:
+        """The partitions of rows with these keys."""
+        return pc.cast(modulo(keys, self.partition_count), pa.int32())
 
     def keys(self, batch: pa.RecordBatch, shapes: ShapeBook | None = None) -> pa.Array:
         """What partitions are computed from, as int64: TiCDC batches only rows that share it."""
         book = ShapeBook([batch]) if shapes is None else shapes
-        found: list[int | None] = [None] * batch.num_rows
-        for (database, table, shape, version), rows in _groups(batch).items():
-            route = self._route(database, table)
-            if route.rule.partition == "ts":
-                for row, ts in zip(rows, _taken(batch["commit_ts"], rows), strict=True):
-                    found[row] = ts
-                continue
-            known = None if shape is None else book.shape(shape, version)
-            keys = [route.seed] * len(rows)
-            for column in self._hashed_columns(route, database, table, known, shape):
-                texts = _column_texts(batch, rows, column.place)
-                hashes = (self._hash(column, text, database, table, known) for text in texts)
-                keys = [key ^ more for key, more in zip(keys, hashes, strict=True)]
-            for row, key in zip(rows, keys, strict=True):
-                found[row] = key
+        groups = row_groups(batch)
+        found = [self.group_keys(batch, group, book) for group in groups]
+        if sum(map(len, found)) == batch.num_rows and len(found) == 1:
+            return found[0]
+        places = [group.places for group in groups]
+        return scattered(places, found, batch.num_rows, pa.int64())
+
+    def group_keys(self, batch: pa.RecordBatch, group: RowGroup, book: ShapeBook) -> pa.Int64Array:
+        """The keys of the rows of one group, in its order."""
+        database, table = group.database, group.table
+        route = self._route(database, table)
+        if route.rule.partition == "ts":
+            return batch["commit_ts"].take(group.places)
+        shape = None if group.shape is None else book.shape(group.shape, group.version)
+        keys = pa.repeat(pa.scalar(route.seed, pa.int64()), len(group.places))
+        for column in self._hashed_columns(route, database, table, shape, group.shape):
+            texts = row_cells(batch, group.places, column.place)
+            keys = pc.bit_wise_xor(keys, self._hashes(column, texts, database, table, shape))
+        return keys
+
+    def _hashes(
+        self,
+        column: _HashedColumn,
+        texts: pa.StringArray,
+        database: str,
+        table: str,
+        shape: Shape | None,
+    ) -> pa.Int64Array:
+        if column.to_bytes is str.encode and texts.null_count == 0:
+            name = column.name
+            values = texts.cast(pa.binary()).to_pylist()
+            return pa.array([crc32(value, name) for value in values], pa.int64())
+        found = [self._hash(column, text, database, table, shape) for text in texts.to_pylist()]
         return pa.array(found, pa.int64())
 
     def ddl_partitions(self) -> range:
@@ -276,40 +296,3 @@ def _from_base64(text: str) -> bytes:
 def _unsigned(text: str) -> bytes:
     """Avro has only signed longs: the top bit of a BIT(64) or SET is a sign there."""
     return b"%d" % (int(text) % (1 << 64)) if text.startswith("-") else text.encode()
-
-
-_Group = tuple[str, str, int | None, int | None]
-
-
-def _groups(batch: pa.RecordBatch) -> dict[_Group, list[int]]:
-    """The rows that are row changes, by table, shape and schema version."""
-    is_row = pc.is_in(batch["kind"], pa.array(_ROW_KINDS)).to_pylist()
-    names = ("database", "table", "shape", "schema_version")
-    told = zip(*(batch[name].to_pylist() for name in names), strict=True)
-    groups: dict[_Group, list[int]] = {}
-    for row, (wanted, (database, table, shape, version)) in enumerate(
-        zip(is_row, told, strict=True)
-    ):
-        if wanted:
-            groups.setdefault((database or "", table or "", shape, version), []).append(row)
-    return groups
-
-
-def _taken(values: pa.Array, rows: Sequence[int]) -> list[Any]:
-    found: list[Any] = values.take(pa.array(rows, pa.int64())).to_pylist()
-    return found
-
-
-def _column_texts(batch: pa.RecordBatch, rows: list[int], place: int) -> list[str | None]:
-    """One column's texts in these rows: from the new row, else from the old one."""
-    texts: list[str | None] = [None] * len(rows)
-    after = batch["after"].is_valid().to_pylist()
-    for side, wanted in (("after", True), ("before", False)):
-        chosen = [number for number, row in enumerate(rows) if after[row] is wanted]
-        if chosen:
-            lists = batch[side]
-            starts = lists.offsets.take(pa.array([rows[number] for number in chosen], pa.int64()))
-            values = lists.values.take(pc.add(pc.cast(starts, pa.int64()), place)).to_pylist()
-            for number, text in zip(chosen, values, strict=True):
-                texts[number] = text
-    return texts

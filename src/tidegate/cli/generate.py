@@ -1,0 +1,113 @@
+"""`tidegate generate`: the changes of a workload, sent by a changefeed into a capture."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pyarrow as pa
+
+from tidegate.cli.source import Progressing
+from tidegate.feed.changefeed import Changefeed
+from tidegate.feed.config import ChangefeedConfig
+from tidegate.wire import write_capture
+from tidegate.workload import Workload, options_of, workload
+
+SINK_URI = "kafka://127.0.0.1:9092/tidegate?protocol=canal-json&enable-tidb-extension=true"
+"""What is sent where nothing says otherwise."""
+
+
+def generate(
+    name: str,
+    destination: str,
+    *,
+    sink_uri: str | None,
+    changefeed: str | None,
+    rows: int,
+    seed: int,
+    settings: tuple[str, ...],
+    output: str,
+) -> None:
+    """Writes the capture; time is that of the workload, so that the same bytes come each time."""
+    source = workload(name, rows=rows, seed=seed, **_options(name, settings))
+    feed = Changefeed(_config(sink_uri, changefeed), clock=None)
+    generation = _Generation(source, feed)
+    started = time.monotonic()
+    with Progressing(f"generating {name}", total=rows) as progress:
+        messages = write_capture(destination, generation.run(progress))
+    document = {
+        "event": "done",
+        "workload": name,
+        "rows": rows,
+        "seed": seed,
+        "protocol": feed.config.protocol,
+        "events": generation.events,
+        "messages": messages,
+        "bytes": generation.bytes,
+        "watermark": feed.watermark,
+        "destination": destination,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    if output == "json":
+        click.echo(json.dumps(document), err=True)
+    else:
+        click.echo(
+            f"{rows:,} row changes of {name} (seed {seed}) as {feed.config.protocol}: "
+            f"{messages:,} messages, {generation.bytes / 1e6:,.1f} MB in "
+            f"{document['seconds']:.1f} s, written to {destination}",
+            err=True,
+        )
+
+
+class _Generation:
+    """The messages of a workload, and how many there were."""
+
+    def __init__(self, source: Workload, feed: Changefeed) -> None:
+        self._source = source
+        self._feed = feed
+        self.events = 0
+        self.bytes = 0
+        self._messages = 0
+
+    def run(self, progress: Progressing) -> Iterator[pa.RecordBatch]:
+        for changes in self._source.batches():
+            self.events += changes.num_rows
+            yield self._counted(self._feed.send(changes))
+            progress.at(self._messages, self.events)
+        yield self._counted(self._feed.close())
+
+    def _counted(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        self._messages += messages.num_rows
+        self.bytes += messages["key"].nbytes + messages["value"].nbytes
+        return messages
+
+
+def _config(sink_uri: str | None, changefeed: str | None) -> ChangefeedConfig:
+    if changefeed is None:
+        return ChangefeedConfig.from_uri(sink_uri or SINK_URI)
+    try:
+        text = Path(changefeed).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{changefeed} is not text in UTF-8 ({error}).") from error
+    config = ChangefeedConfig.from_toml(text, sink_uri)
+    if config.protocol is None:
+        config = ChangefeedConfig.from_toml(text, SINK_URI)
+    return config
+
+
+def _options(name: str, settings: tuple[str, ...]) -> dict[str, int]:
+    """The options of a workload from NAME=VALUE texts."""
+    known = options_of(name)
+    chosen = {}
+    for setting in settings:
+        option, separator, text = setting.partition("=")
+        if not separator or option not in known or not (text.isascii() and text.isdigit()):
+            raise click.UsageError(
+                f"--option {setting!r}: give NAME=VALUE with a whole number and one of "
+                f"{', '.join(sorted(known))}."
+            )
+        chosen[option] = int(text)
+    return chosen
