@@ -7,7 +7,7 @@ A table's own history says how far it has come: every commit that the mirror mak
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -195,12 +195,17 @@ def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
     """The Spark settings with which a session can reach the tables of a lake."""
     from tidegate.lake import iceberg
 
-    return {"iceberg": iceberg}[format_name].session_settings(place)
+    settings: dict[str, Callable[[LakePlace], dict[str, str]]] = {
+        "iceberg": iceberg.session_settings
+    }
+    return settings[format_name](place)
 
 
 def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:
     """The tables of a lake in one of the formats."""
     from tidegate.lake.iceberg import IcebergFormat
 
-    formats: dict[str, type[TableFormat]] = {"iceberg": IcebergFormat}
-    return formats[name](spark, place)  # type: ignore[call-arg]
+    formats: dict[str, Callable[[SparkSession, LakePlace], TableFormat]] = {
+        "iceberg": IcebergFormat
+    }
+    return formats[name](spark, place)

@@ -243,7 +243,8 @@ def _written(formatted: Callable[[Any], str]) -> Callable[[SparkColumn], SparkCo
         )
 
     def write(value: SparkColumn) -> SparkColumn:
-        return udf(formatted_array, StringType())(value)
+        written: SparkColumn = udf(formatted_array, StringType())(value)
+        return written
 
     return write
 
