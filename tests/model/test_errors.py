@@ -83,6 +83,10 @@ CASES = [
         errors.SourceError("topic 't'", "it does not exist", "Create it"),
         "Cannot read topic 't': it does not exist. Create it.",
     ),
+    (
+        errors.LakeError("The lake has no table d.t", "Look at what it has"),
+        "The lake has no table d.t. Look at what it has.",
+    ),
 ]
 
 
