@@ -9,6 +9,7 @@ claim-check objects, which go where the caller says.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -126,6 +127,7 @@ class Changefeed:
         if config.sends_bootstrap:
             self._bootstraps = Bootstraps(config, generation, self.shapes)
         self._replicated: dict[tuple[str, str], bool] = {}
+        self._own_ids: set[tuple[str, str, int | None]] = set()
 
     @property
     def topics(self) -> tuple[str | None, ...]:
@@ -278,12 +280,35 @@ class Changefeed:
     # --- writing ----------------------------------------------------------------------------------
 
     def _sent(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        changes = self._with_partition_ids(changes)
         parts = [changes] if self._bootstraps is None else self._bootstraps.parts(changes)
         found = []
         for part in parts:
             self.learn(part)
             found.append(self._sent_part(part))
         return found[0] if len(found) == 1 else pa.concat_batches(found)
+
+    def _with_partition_ids(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Open and Craft have the ids of partitions; a row of a whole table has none there.
+
+        DDL tells which id is a table's own; EXCHANGE PARTITION can make it one of a partition of
+        another table.
+        """
+        if self._protocol not in _JOINING:
+            return changes
+        for row in _ddl_rows(changes):
+            for schema in json.loads(row["schema"] or "{}").values():
+                self._own_ids.add((schema["schema"], schema["table"], schema.get("tableID")))
+        own = [
+            group.places
+            for group in row_groups(changes)
+            if (group.database, group.table, group.table_id) in self._own_ids
+        ]
+        if not own:
+            return changes
+        is_own = _at(pa.concat_arrays(own), changes.num_rows)
+        place = changes.schema.get_field_index("table_id")
+        return changes.set_column(place, "table_id", pc.if_else(is_own, None, changes["table_id"]))
 
     def _sent_part(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         changes = split_updates(self._wanted(changes), self.shapes, self.generation)
