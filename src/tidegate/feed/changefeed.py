@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from tidegate.feed.bootstrap import Bootstraps, schema_batch
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.ddl_names import ddl_tables
+from tidegate.feed.ddl_schemas import DdlSchemas
 from tidegate.feed.dispatch import Dispatcher
 from tidegate.feed.joining import joined
 from tidegate.feed.row_groups import RowGroup, is_row, kept, row_groups, scattered, taken
@@ -126,6 +127,7 @@ class Changefeed:
         self._bootstraps: Bootstraps | None = None
         if config.sends_bootstrap:
             self._bootstraps = Bootstraps(config, generation, self.shapes)
+        self._ddl_schemas = DdlSchemas() if config.protocol == "simple" else None
         self._replicated: dict[tuple[str, str], bool] = {}
         self._own_ids: set[tuple[str, str, int | None]] = set()
 
@@ -281,6 +283,8 @@ class Changefeed:
 
     def _sent(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         changes = self._with_partition_ids(changes)
+        if self._ddl_schemas is not None:
+            changes = self._ddl_schemas.complete(changes)
         parts = [changes] if self._bootstraps is None else self._bootstraps.parts(changes)
         found = []
         for part in parts:
@@ -319,11 +323,13 @@ class Changefeed:
 
     def _all_or_nothing(self, write: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         progress = self._progress.copy()
+        schemas = None if self._ddl_schemas is None else self._ddl_schemas.copy()
         bootstraps = None if self._bootstraps is None else self._bootstraps.saved()
         try:
             return write()
         except BaseException:
             self._progress = progress
+            self._ddl_schemas = schemas
             if self._bootstraps is not None and bootstraps is not None:
                 self._bootstraps.restore(bootstraps)
             raise
