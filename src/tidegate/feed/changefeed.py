@@ -449,7 +449,7 @@ class Changefeed:
         for schema in due:
             topic = self._topic(self.dispatcher.topic(schema.database, schema.table))
             targets.append(self._all_partitions([topic], self.dispatcher.bootstrap_partitions()))
-            order.append(2 * places[schema.place].as_py() if len(places) else 0)
+            order.append(-1 if schema.place is None else 2 * places[schema.place].as_py())
         return [_broadcast(self._encoded(schema_batch(due)), targets, order)]
 
     def _all_partitions(self, topics: Iterable[int], partitions: range) -> list[_Target]:
