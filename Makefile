@@ -62,10 +62,10 @@ $(BUILT): $(COMPILED_FROM) | $(TOOLS_IN)
 	@$(FORCE_TRANSLATION) $(SETUP) build_ext --inplace --parallel $(JOBS) $(FORCE)
 	@mkdir -p $(@D) && touch $@
 
-# After the compilation: the editable install then finds it done instead of doing it on one core.
+# After the compilation, which the editable install would otherwise do again in a folder of its own.
 $(PACKAGES_IN): constraints.txt pyproject.toml | $(TOOLS_IN) $(BUILT)
 	@echo "setup: installing the packages of constraints.txt, and tidegate itself (editable)"
-	@$(INSTALL) --no-build-isolation --editable '.[dev]'
+	@TIDEGATE_COMPILED=1 $(INSTALL) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
 .PHONY: jars

@@ -1,6 +1,7 @@
 """Builds the compiled half of tidegate.wire: one extension for each .pyx there.
 
 TIDEGATE_PORTABLE=1 leaves the x86 vector paths out. TIDEGATE_SANITIZE=1 adds AddressSanitizer.
+TIDEGATE_COMPILED=1 compiles nothing: for an editable install after `build_ext --inplace`.
 TIDEGATE_JOBS=n translates n modules at once (compile them at once with `build_ext --parallel n`).
 """
 
@@ -37,17 +38,20 @@ extensions = [
 
 # The guard is for cythonize's worker processes, which may import this file again.
 if __name__ == "__main__":
-    setup(
-        ext_modules=cythonize(
-            extensions,
-            quiet=True,
-            compiler_directives={
-                "language_level": 3,
-                "boundscheck": True,
-                "wraparound": False,
-                "cdivision": True,
-                "embedsignature": False,
-            },
-            nthreads=int(os.environ.get("TIDEGATE_JOBS", "0")),
+    if os.environ.get("TIDEGATE_COMPILED") == "1":
+        setup()
+    else:
+        setup(
+            ext_modules=cythonize(
+                extensions,
+                quiet=True,
+                compiler_directives={
+                    "language_level": 3,
+                    "boundscheck": True,
+                    "wraparound": False,
+                    "cdivision": True,
+                    "embedsignature": False,
+                },
+                nthreads=int(os.environ.get("TIDEGATE_JOBS", "0")),
+            )
         )
-    )

@@ -60,15 +60,16 @@ class Finding(AssertionError):
 
 def check(protocol: str, messages: list[tuple[bytes | None, bytes | None]], good: set[int]) -> int:
     """Decodes a batch in which the messages at `good` are untouched; gives the number of errors."""
-    started = time.monotonic()
+    started = time.process_time()  # not the clock's: the machine may be busy with other work
     batch = decode_batch(
         protocol,
         pa.array([key for key, _ in messages], pa.binary()),
         pa.array([value for _, value in messages], pa.binary()),
         offsets=pa.array(range(len(messages)), pa.int64()),
     )
-    if time.monotonic() - started > SLOW_SECONDS:
-        raise Finding(f"{len(messages)} messages took {time.monotonic() - started:.1f} s")
+    took = time.process_time() - started
+    if took > SLOW_SECONDS:
+        raise Finding(f"{len(messages)} messages took {took:.1f} s")
     batch.validate(full=True)
     errors = 0
     seen = set()
@@ -85,10 +86,11 @@ def check(protocol: str, messages: list[tuple[bytes | None, bytes | None]], good
                 raise Finding(f"an untouched message became an error: {error}")
             if not error["code"] or not error["reason"] or error["position"] < 0:
                 raise Finding(f"an error without a reason: {error}")
+    # Only in the open protocol can a message hold no event: its key ends behind the version.
     lost = {
         offset
-        for offset in range(len(messages))
-        if offset not in seen and (messages[offset][0] or b"")[8:]
+        for offset, (key, _) in enumerate(messages)
+        if offset not in seen and (protocol != "open-protocol" or (key or b"")[8:])
     }
     if lost:
         raise Finding(f"nothing became of messages {sorted(lost)[:5]}")

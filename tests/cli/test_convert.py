@@ -110,6 +110,7 @@ def decoded(path, protocol):
         ("open.b16", "canal-json"),
         ("canal.ext", "craft"),
         ("craft.b16", "open-protocol"),
+        ("open.b16", "simple"),
         ("simple.json", "simple"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.support.changes import batch, change, ddl, row, watermark
 from tidegate.feed.changefeed import OUTGOING_SCHEMA, Changefeed
 from tidegate.feed.config import ChangefeedConfig
-from tidegate.model import ConfigError, EncodeError, Flag, tso_from_ms
+from tidegate.model import Column, ConfigError, EncodeError, Flag, TableSchema, tso_from_ms
 from tidegate.wire import decode_batch, from_folder
 
 INT, VARCHAR = 3, 15
@@ -345,6 +345,26 @@ def test_a_table_is_told_again_after_so_many_rows():
 def test_where_and_whether_a_table_is_told(settings, told):
     sent = feed("simple", f"[sink]\n{settings}").send(batch(shape(), insert(1, (1, 1, "x"))))
     assert bootstraps(sent) == told
+
+
+def told_schema(table, version, table_id):
+    schema = TableSchema(
+        database="d", table=table, table_id=table_id, version=version,
+        columns=(Column.of_type("id", "int"),), indexes=(),
+    )  # fmt: skip
+    text = json.dumps({"tableSchema": schema.to_object()})
+    names = {"database": "d", "table": table, "schema_version": version}
+    return change("schema", None, schema=text, **names)
+
+
+@pytest.mark.parametrize("at_start, told", [("true", [("a", 0), ("b", 0)]), ("false", [("b", 0)])])
+def test_all_tables_can_be_told_at_the_start(at_start, told):
+    sender = feed("simple", f"[sink]\nsend-all-bootstrap-at-start = {at_start}", partitions=1)
+    names = change("schema", None, database="d", table="b", shape=2)
+    names["schema"] = json.dumps({"columns": [{"name": "id"}]})
+    one = row("insert", 5, table="b", table_id=8, shape=2, schema_version=4, after=["1"])
+    schemas = told_schema("a", 3, 7), told_schema("b", 4, 8), names
+    assert bootstraps(sender.send(batch(*schemas, one))) == told
 
 
 def test_rows_of_a_shape_that_no_ddl_has_told_are_preceded_by_it():

@@ -220,6 +220,18 @@ def test_the_tables_are_the_workloads(way, name):
     assert bool(feed.kept) == ("large_message_handle" in way.settings and name == "orders")
 
 
+@pytest.mark.parametrize("way", ["open.b16", "craft.b16", "simple.json"])
+def test_only_simple_carries_the_id_of_a_table_that_has_no_partitions(way):
+    (way,) = (other for other in WAYS if other.name == way)
+    feed = Feed(way)
+    tables = [feed.decoded(feed.sender.send(batch)) for batch in changes("orders")]
+    rows = [row for table in tables for row in table.to_pylist() if row["after"] or row["before"]]
+    told = {row["table_id"] for row in rows if row["table"] == "customers"}
+    schema = source("orders").final().tables["shop", "customers"].schema
+    assert told == ({schema.table_id} if way.protocol == "simple" else {None})
+    assert way.protocol == "simple" or {row["table_id"] for row in rows} == {None}
+
+
 SENT_AGAIN = ["canal.ext", "open.b16", "open.updcols", "simple.json", "simple.avro", "craft.b16"]
 
 

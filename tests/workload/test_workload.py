@@ -62,11 +62,12 @@ def test_a_consumer_comes_to_the_truth_at_every_watermark_and_in_the_end(name):
     instants = []
 
     def compare(ts, model):
-        assert model.state() == state(source.at(ts)), ts
-        for table, truth in source.at(ts).tables.items():
+        truth = source.at(ts)
+        assert model.state() == state(truth), ts
+        for table, told in truth.tables.items():
             schema = model.tables[table].schema
-            assert schema.columns == truth.schema.columns
-            assert schema.own_indexes == truth.schema.own_indexes
+            assert schema.columns == told.schema.columns
+            assert schema.own_indexes == told.schema.own_indexes
         instants.append(ts)
 
     mirror = Consumer(Gate(), on_state=compare)

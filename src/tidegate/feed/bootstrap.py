@@ -43,12 +43,15 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A schema to be sent before the event at `place` of a batch; `row` is its schema row."""
+    """A schema to be sent before a row, or (place None) before all; `row` is its schema row."""
 
-    place: int
+    place: int | None
     database: str
     table: str
     row: Mapping[str, Any]
+
+
+_Saved: TypeAlias = tuple[dict[_TableKey, _Table], set[_Version], dict[_Version, None] | None]
 
 
 class Bootstraps:
@@ -61,6 +64,9 @@ class Bootstraps:
         self._most_rows = config.send_bootstrap_in_msg_count
         self._by_partition = generation == "classic"
         self._shapes = shapes
+        self._at_start: dict[_Version, None] | None = None
+        if config.send_all_bootstrap_at_start:
+            self._at_start = {}
         self._documents: dict[_Version, dict[str, Any]] = {}
         self._shape_texts: dict[int, str] = {}
         self._tables: dict[_TableKey, _Table] = {}
@@ -83,12 +89,14 @@ class Bootstraps:
 
     def learn(self, batch: pa.RecordBatch) -> None:
         """Keeps what the batch tells of tables; nothing is sent yet."""
-        told = batch.select(["shape", "schema"]).filter(pc.is_valid(batch["schema"]))
+        told = batch.select(["kind", "shape", "schema"]).filter(pc.is_valid(batch["schema"]))
         for row in told.to_pylist():
             if row["shape"] is not None:
                 self._shape_texts[row["shape"]] = row["schema"]
             for schema in _schemas(row["schema"]):
                 self._documents[_version(schema)] = schema
+                if self._at_start is not None and row["kind"] == "schema":
+                    self._at_start[_version(schema)] = None
 
     def saw_ddl(self, text: str | None) -> None:
         """A DDL was sent, and with it the schema that it left the table with."""
@@ -96,13 +104,14 @@ class Bootstraps:
         if schema:
             self._told.add(_version(schema))
 
-    def saved(self) -> tuple[dict[_TableKey, _Table], set[_Version]]:
+    def saved(self) -> _Saved:
         """What was sent so far, for `restore`."""
-        return dict(self._tables), set(self._told)
+        at_start = None if self._at_start is None else dict(self._at_start)
+        return dict(self._tables), set(self._told), at_start
 
-    def restore(self, saved: tuple[dict[_TableKey, _Table], set[_Version]]) -> None:
+    def restore(self, saved: _Saved) -> None:
         """As if what was sent since `saved` had not been."""
-        self._tables, self._told = saved
+        self._tables, self._told, self._at_start = saved
 
     def forget(self) -> None:
         """As a sender that starts anew, which has sent nothing yet."""
@@ -110,17 +119,26 @@ class Bootstraps:
 
     def due(self, groups: Iterable[RowGroup], now: float) -> list[Announcement]:
         """The schemas to send before and among the rows of these groups."""
-        found = list(self._again(now))
+        found = [*self._first(now), *self._again(now)]
         for group in groups:
             found += self._before_rows(group, now)
         return found
+
+    def _first(self, now: float) -> Iterable[Announcement]:
+        """The tables that were there before the first change, where all are to be told at once."""
+        at_start, self._at_start = self._at_start, None
+        for database, name, version in at_start or ():
+            table_id = self._documents[database, name, version].get("tableID")
+            key = (database, name) if table_id is None else table_id
+            table = _Table(database, name, None, version, now, now)
+            yield from self._announce(key, table, None)
 
     def _again(self, now: float) -> Iterable[Announcement]:
         for key, table in list(self._tables.items()):
             if now - table.last_row > QUIET_SECONDS:
                 del self._tables[key]
             elif now - table.sent >= self._interval:
-                yield from self._announce(key, replace(table, sent=now, rows=0), 0)
+                yield from self._announce(key, replace(table, sent=now, rows=0), None)
 
     def _before_rows(self, group: RowGroup, now: float) -> Iterable[Announcement]:
         key = self._key(group)
@@ -147,7 +165,7 @@ class Bootstraps:
         schema = None if group.version is None else self._shapes.schema(*name, group.version)
         return name if schema is None or schema.table_id is None else schema.table_id
 
-    def _announce(self, key: _TableKey, table: _Table, place: int) -> Iterable[Announcement]:
+    def _announce(self, key: _TableKey, table: _Table, place: int | None) -> Iterable[Announcement]:
         self._tables[key] = table
         row = self._row(table)
         if row is not None:

@@ -9,6 +9,7 @@ claim-check objects, which go where the caller says.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import pyarrow.compute as pc
 from tidegate.feed.bootstrap import Bootstraps, schema_batch
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.ddl_names import ddl_tables
+from tidegate.feed.ddl_schemas import DdlSchemas
 from tidegate.feed.dispatch import Dispatcher
 from tidegate.feed.joining import joined
 from tidegate.feed.row_groups import RowGroup, is_row, kept, row_groups, scattered, taken
@@ -125,7 +127,9 @@ class Changefeed:
         self._bootstraps: Bootstraps | None = None
         if config.sends_bootstrap:
             self._bootstraps = Bootstraps(config, generation, self.shapes)
+        self._ddl_schemas = DdlSchemas() if config.protocol == "simple" else None
         self._replicated: dict[tuple[str, str], bool] = {}
+        self._own_ids: set[tuple[str, str, int | None]] = set()
 
     @property
     def topics(self) -> tuple[str | None, ...]:
@@ -278,12 +282,37 @@ class Changefeed:
     # --- writing ----------------------------------------------------------------------------------
 
     def _sent(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        changes = self._with_partition_ids(changes)
+        if self._ddl_schemas is not None:
+            changes = self._ddl_schemas.complete(changes)
         parts = [changes] if self._bootstraps is None else self._bootstraps.parts(changes)
         found = []
         for part in parts:
             self.learn(part)
             found.append(self._sent_part(part))
         return found[0] if len(found) == 1 else pa.concat_batches(found)
+
+    def _with_partition_ids(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        """Open and Craft have the ids of partitions; a row of a whole table has none there.
+
+        DDL tells which id is a table's own; EXCHANGE PARTITION can make it one of a partition of
+        another table.
+        """
+        if self._protocol not in _JOINING:
+            return changes
+        for row in _ddl_rows(changes):
+            for schema in json.loads(row["schema"] or "{}").values():
+                self._own_ids.add((schema["schema"], schema["table"], schema.get("tableID")))
+        own = [
+            group.places
+            for group in row_groups(changes)
+            if (group.database, group.table, group.table_id) in self._own_ids
+        ]
+        if not own:
+            return changes
+        is_own = _at(pa.concat_arrays(own), changes.num_rows)
+        place = changes.schema.get_field_index("table_id")
+        return changes.set_column(place, "table_id", pc.if_else(is_own, None, changes["table_id"]))
 
     def _sent_part(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         changes = split_updates(self._wanted(changes), self.shapes, self.generation)
@@ -294,11 +323,13 @@ class Changefeed:
 
     def _all_or_nothing(self, write: Callable[[], pa.RecordBatch]) -> pa.RecordBatch:
         progress = self._progress.copy()
+        schemas = None if self._ddl_schemas is None else self._ddl_schemas.copy()
         bootstraps = None if self._bootstraps is None else self._bootstraps.saved()
         try:
             return write()
         except BaseException:
             self._progress = progress
+            self._ddl_schemas = schemas
             if self._bootstraps is not None and bootstraps is not None:
                 self._bootstraps.restore(bootstraps)
             raise
@@ -418,7 +449,7 @@ class Changefeed:
         for schema in due:
             topic = self._topic(self.dispatcher.topic(schema.database, schema.table))
             targets.append(self._all_partitions([topic], self.dispatcher.bootstrap_partitions()))
-            order.append(2 * places[schema.place].as_py() if len(places) else 0)
+            order.append(-1 if schema.place is None else 2 * places[schema.place].as_py())
         return [_broadcast(self._encoded(schema_batch(due)), targets, order)]
 
     def _all_partitions(self, topics: Iterable[int], partitions: range) -> list[_Target]:

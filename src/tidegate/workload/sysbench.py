@@ -263,9 +263,9 @@ def _text(name: str, definition: str, chance: Random) -> str | None:
         return None
     kind = definition.partition(" ")[0]
     if kind == "CHAR(120)":
-        return "-".join(f"{int(draw() * 1e11):011}" for _ in range(10))
+        return "-".join(f"{int(draw() * 1e11):011}" for _ in range(3))
     if kind == "CHAR(60)":
-        return "-".join(f"{int(draw() * 1e11):011}" for _ in range(5))
+        return "-".join(f"{int(draw() * 1e11):011}" for _ in range(1))
     if kind in ("INT", "BIGINT", "SMALLINT", "TINYINT"):
         most = {"INT": 10**6, "BIGINT": 10**12, "SMALLINT": 1000, "TINYINT": 100}[kind]
         return str(int(draw() * most))
