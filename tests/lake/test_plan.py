@@ -26,7 +26,7 @@ def statement(ts, query, ordinal=1, table="t"):
 
 
 def group(segment, *, table="t", kind="insert", shape=1, rows=3, first_ts=1, late=False):
-    return Group("d", table, kind, shape, None, segment, late, rows, first_ts)
+    return Group("d", table, kind, shape, None, segment, late, False, rows, first_ts)
 
 
 class Lake:

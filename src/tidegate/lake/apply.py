@@ -143,7 +143,8 @@ class Applier:
         reader = RowReader(step.schema, step.layouts, self._zone)
         identifier, key = step.table.identifier, step.schema.handle_key()
         if key:
-            rows = reader.last_of_each_key(changes, key, self._interval.order)
+            order = self._interval.order
+            rows = reader.last_of_each_key(changes, key, order, moves=step.moves)
             self._tables.merge(identifier, rows, key, step.position)
         else:
             self._keyless(step, reader.whole_rows(changes))

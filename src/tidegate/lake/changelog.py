@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.lake.format import TableFormat
+from tidegate.model import EventFlag
 from tidegate.wire.change import CHANGE_SCHEMA
 
 NAME = "changelog"
@@ -75,7 +76,10 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows of one table, kind and shape between two cuts: how many, and the first commit_ts."""
+    """Rows of one table, kind and shape between two cuts: how many, and the first commit_ts.
+
+    `moved` says that some of them are updates that were seen to take a row to another key.
+    """
 
     database: str
     table: str
@@ -84,6 +88,7 @@ class Group:
     schema_version: int | None
     segment: int
     late: bool
+    moved: bool
     rows: int
     first_ts: int
 
@@ -155,7 +160,11 @@ class Changelog:
             self.read()
             .where(F.col("kind").isin(*ROW_KINDS) & rows)
             .groupBy(*keys, segment.alias("segment"), late.alias("late"))
-            .agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
+            .agg(
+                F.count("*").alias("rows"),
+                F.min("commit_ts").alias("first_ts"),
+                F.bool_or((F.col("flags").bitwiseAND(int(EventFlag.MOVED))) != 0).alias("moved"),
+            )
         )
         return [Group(**row.asDict()) for row in found.collect()]
 

@@ -269,6 +269,10 @@ class Mirror:
             schemas[key] = shape.schema or schema_of(shape)
         return names, schemas
 
+    def _tells_key(self, group: Group) -> bool:
+        shape = self.state.cache.shapes.shape(group.shape)
+        return shape is not None and bool(shape.keys)
+
     # --- doing it ---------------------------------------------------------------------------------
 
     def _apply(
@@ -290,7 +294,8 @@ class Mirror:
         end = Position(target)
         if not self.gate.has_watermarks:
             end = Position(target, 2 * len(statements) + 1)
-        planner = Planner(state.tables, state.book, *self._layouts(groups), end)
+        keyed = {group.shape for group in groups if self._tells_key(group)}
+        planner = Planner(state.tables, state.book, *self._layouts(groups), end, keyed)
         steps = planner.plan(statements, groups)
         applier = Applier(
             lake.tables,

@@ -6,7 +6,7 @@ tables may run at once; a step waits for all earlier ones that name the same tab
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -69,6 +69,7 @@ class Rows(Step):
     layouts: tuple[Layout, ...]
     segments: tuple[int, int]
     late: bool
+    moves: bool
     count: int
 
 
@@ -113,7 +114,8 @@ Tables = dict[tuple[str, str], Table]
 class Planner:
     """Turns statements and row groups into steps, and carries names and schemas through them.
 
-    `tables` and `book` are changed in place: give copies if the steps may never be done.
+    `tables` and `book` are changed in place: give copies if the steps may never be done. `keyed`
+    are the shapes whose key the wire tells.
     """
 
     def __init__(
@@ -123,12 +125,14 @@ class Planner:
         layouts: Mapping[tuple[int, int | None], tuple[str, ...]],
         schemas: Mapping[tuple[int, int | None], TableSchema],
         target: Position,
+        keyed: Container[int] = (),
     ) -> None:
         self._tables = tables
         self._book = book
         self._layouts = layouts
         self._schemas = schemas
         self._target = target
+        self._keyed = keyed
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -183,9 +187,14 @@ class Planner:
                     max(group.segment for group in groups),
                 ),
                 late=any(group.late for group in groups),
+                moves=any(self._may_move(group) for group in groups),
                 count=sum(group.rows for group in groups),
             )
         )
+
+    def _may_move(self, group: Group) -> bool:
+        """Whether an update may take a row to another key: seen, or not to be seen on the wire."""
+        return group.moved or (group.kind == "update" and group.shape not in self._keyed)
 
     def _unknown(self, groups: Sequence[Group]) -> Table:
         """A table whose CREATE the feed did not bring: the rows themselves say what it is."""

@@ -36,6 +36,7 @@ class EventFlag(IntFlag):
 
     BEFORE_AMBIGUOUS: the message may be an update whose old values were not sent.
     CORRUPTED: the sender says that the row did not pass its checksum, or damaged a value of it.
+    MOVED: an update that takes the row to another key; set by `mark_moves`, not by decoders.
     """
 
     HANDLE_KEY_ONLY = 1
@@ -44,6 +45,7 @@ class EventFlag(IntFlag):
     CHECKSUM_FAILED = 8
     BEFORE_AMBIGUOUS = 16
     CORRUPTED = 32
+    MOVED = 64
 
 
 _NO_FLAGS = EventFlag(0)

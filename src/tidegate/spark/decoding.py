@@ -19,6 +19,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from tidegate.model import ConfigError, UnknownProtocol
 from tidegate.spark.metrics import Tally, TallyCounter
 from tidegate.wire import CHANGE_SCHEMA, PROTOCOLS, decode_batch, from_uri
+from tidegate.wire.moves import mark_moves
 
 CHANGE_TYPE: StructType = from_arrow_schema(CHANGE_SCHEMA)
 """The columns of a change batch in Spark's types."""
@@ -57,7 +58,7 @@ class Reading:
                 for name in ("topic", "partition", "offset")
                 if name in names
             }
-            return decode_batch(
+            changes = decode_batch(
                 self.protocol,
                 messages.column("key"),
                 messages.column("value"),
@@ -66,6 +67,7 @@ class Reading:
                 claim_check=load,
                 **place,
             )
+            return mark_moves(changes)
 
         return decode_messages
 
