@@ -11,8 +11,11 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.mirror import Mirror
+from tests.support.playing import REPEATS, RESTARTS, Log, play, quietly
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig, DispatchRule
 from tidegate.feed.gate import Gate
@@ -251,3 +254,38 @@ def test_what_is_sent_again_changes_nothing(way, name):
     assert_same(receiver.model.state(), truth(name, None))
     assert receiver.redelivered > ROWS / 4
     assert receiver.is_done()
+
+
+# The feed, the workload, and how many examples.
+PLAYED = [
+    ("canal.ext", "orders", 2),
+    ("open.b16", "orders", 2),
+    ("open.b16", "bank", 2),
+    ("simple.json", "orders", 2),
+    ("simple.avro", "bank", 1),
+    ("craft.b16", "orders", 1),
+]
+
+
+@pytest.mark.parametrize(("way", "name", "examples"), PLAYED)
+def test_any_interleaving_repetition_and_restart_shows_the_same_instants(way, name, examples):
+    (way,) = (other for other in WAYS if other.name == way)
+    feed = Feed(way)
+    tables = [feed.decoded(feed.sender.send(batch)) for batch in changes(name)]
+    log = Log(pa.concat_tables(tables))
+
+    @quietly(examples)
+    @given(seed=st.integers(0, 2**32), repeats=REPEATS, restarts=RESTARTS)
+    def check(seed, repeats, restarts):
+        instants = []
+
+        def compare(ts, model):
+            assert_same(model.state(), truth(name, ts))
+            instants.append(ts)
+
+        mirror = play(log, compare, seed, repeats, restarts)
+        assert instants == sorted(set(instants))
+        assert instants[-1] == feed.sender.watermark
+        assert mirror.is_done()
+
+    check()

@@ -9,19 +9,19 @@ own; `selected` only writes enum, set and bit values as SELECT does. Not compare
 - the four tables of `ddl` that EXCHANGE PARTITION, RECOVER and FLASHBACK TABLE stop.
 """
 
-import random
 from functools import cache
 from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import corpus, truth
 from tests.support.decoding import decode_variant, require
 from tests.support.mirror import Mirror
+from tests.support.playing import PARTITIONS, REPEATS, RESTARTS, Log, play, quietly
 from tests.support.table_model import TableModel, by_text, selected
 from tidegate.feed.gate import Gate
 from tidegate.model.types import MySQLType
@@ -36,7 +36,6 @@ SNAPSHOT = [
     for variant in STREAMS
     if variant not in EVENTUAL and (variant.scenario != "mixed1" or variant.name in LARGEST)
 ]
-PARTITIONS = [("", number) for number in range(3)]
 
 
 def name_of(variant):
@@ -173,93 +172,11 @@ def marks(name):
 # --- any order, any repetition, any restart -------------------------------------------------------
 
 
-class Log:
-    """The messages of a feed by partition, as a Kafka topic keeps them."""
-
-    def __init__(self, name):
-        table = decoded(name)
-        places = pa.array(range(table.num_rows))
-        is_shape = pc.equal(table["event"], -1)
-        self.table = table
-        self.shapes = table.filter(is_shape)
-        columns = ["partition", "offset", "kind", "commit_ts"]
-        entries = table.select(columns).append_column("place", places)
-        self.partitions = [[], [], []]
-        for entry in entries.filter(pc.invert(is_shape)).to_pylist():
-            messages = self.partitions[entry["partition"]]
-            if entry["offset"] == len(messages):
-                messages.append(([], entry["kind"], entry["commit_ts"] or 0))
-            messages[-1][0].append(entry["place"])
-
-    def again(self, partition, end, back):
-        """Makes a partition repeat, before message `end`, all since the `back`-th watermark before."""
-        messages = self.partitions[partition]
-        found = [place for place, entry in enumerate(messages[:end]) if entry[1] == "watermark"]
-        start = found[-back] + 1 if 0 < back <= len(found) else 0
-        self.partitions[partition] = messages[:end] + messages[start:]
-
-    def read(self, partition, start, end):
-        """The events of some messages, at the offsets that they have in this log."""
-        places, offsets = [], []
-        for offset, entry in enumerate(self.partitions[partition][start:end], start):
-            places += entry[0]
-            offsets += [offset] * len(entry[0])
-        column = self.table.schema.get_field_index("offset")
-        field = self.table.schema.field(column)
-        return self.table.take(pa.array(places, pa.int64())).set_column(
-            column, field, pa.array(offsets, pa.int64())
-        )
-
-    def unapplied(self, partition, position, applied_ts):
-        """Where to read again from, to see all that was not applied."""
-        for place, (_, kind, commit_ts) in enumerate(self.partitions[partition][:position]):
-            if kind != "watermark" and commit_ts > applied_ts:
-                return place
-        return position
-
-
 @cache
 def log(name):
-    return Log(name)
+    return Log(decoded(name))
 
 
-def play(variant, seed, repeats, restarts):
-    """Reads a feed as chance has it; gives the mirror and the instants that it showed."""
-    chance = random.Random(seed)
-    feed = Log.__new__(Log)
-    feed.__dict__ |= vars(log(variant.name)) | {"partitions": list(log(variant.name).partitions)}
-    for partition, where, back in repeats:
-        feed.again(partition, int(where * len(feed.partitions[partition])), back)
-    checked = Checked(variant)
-    mirror = Mirror(Gate(PARTITIONS), on_state=checked)
-    mirror.read(feed.shapes)
-    positions = [0, 0, 0]
-    restarts = list(restarts)
-    while True:
-        left = [number for number in range(3) if positions[number] < len(feed.partitions[number])]
-        if not left:
-            return mirror, checked.instants
-        parts = []
-        for _ in range(chance.randint(1, 4)):
-            number = chance.choice(left)
-            start = positions[number]
-            positions[number] = min(start + chance.randint(1, 40), len(feed.partitions[number]))
-            parts.append(feed.read(number, start, positions[number]))
-        mirror.read(pa.concat_tables(parts))
-        if restarts and chance.random() < 0.1:
-            if restarts.pop() == "resume":
-                mirror = mirror.resumed()
-            else:
-                mirror = mirror.rewound()
-                applied = mirror.gate.applied_ts
-                positions = [feed.unapplied(n, positions[n], applied) for n in range(3)]
-            mirror.read(feed.shapes)
-
-
-REPEATS = st.lists(
-    st.tuples(st.integers(0, 2), st.floats(0, 1), st.integers(0, 5)), min_size=1, max_size=4
-)
-RESTARTS = st.lists(st.sampled_from(["resume", "rewind"]), max_size=4)
 PLAYED = {
     "ddl.open.b16.stream": 5,
     "ddl.canal.ext.stream": 5,
@@ -274,17 +191,12 @@ def test_any_interleaving_repetition_and_restart_shows_the_same_instants(name):
     decoded(name)
     last = max(marks(name))
 
-    # A failing example is not made smaller, which takes minutes: its seed plays it again.
-    @settings(
-        max_examples=PLAYED[name],
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],
-    )
+    @quietly(PLAYED[name])
     @given(seed=st.integers(0, 2**32), repeats=REPEATS, restarts=RESTARTS)
     def check(seed, repeats, restarts):
-        mirror, instants = play(variant, seed, repeats, restarts)
+        checked = Checked(variant)
+        mirror = play(log(name), checked, seed, repeats, restarts)
+        instants = checked.instants
         assert instants == sorted(set(instants))
         assert instants[-1] == last
         assert mirror.is_done()
