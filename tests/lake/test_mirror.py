@@ -8,6 +8,7 @@ that a statement stops.
 import os
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.feed.test_replay import STOPPED, Source, decoded
@@ -170,3 +171,30 @@ def statements(feed, *queries):
         for partition in range(3)
     ]
     return pa.Table.from_pylist(rows, schema=feed.schema)
+
+
+def sent_again(feed):
+    """A feed whose rows all come once more, as after the sender's restart, before the watermarks."""
+    is_mark = pc.equal(feed["kind"], "watermark")
+    rows, marks = feed.filter(pc.invert(is_mark)), feed.filter(is_mark)
+    later = pc.add(rows["offset"], 1000)
+    copies = rows.set_column(rows.column_names.index("offset"), "offset", later)
+    last = marks.set_column(
+        marks.column_names.index("offset"), "offset", pc.add(marks["offset"], 5000)
+    )
+    return pa.concat_tables([rows, copies, last])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_without_a_key_has_every_row_as_often_as_the_source(spark, tmp_path, again):
+    feed = decoded("nopk.canal.ext")
+    lake = new_lake(spark, tmp_path)
+    fill(lake, sent_again(feed) if again else feed)
+    mirror = Mirror(lake)
+    while mirror.step([("", 0)]):
+        pass
+    found = contents(lake)
+    assert found["t", "nopk"] == [("1", "z")]  # one of two equal rows was deleted
+    assert found["t", "nulluk"] == [("1", "4"), ("5", "2")]
+    assert found["t", "nopk2"] == []
+    assert mirror.stopped() == []

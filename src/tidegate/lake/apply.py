@@ -191,4 +191,6 @@ class Applier:
         gone = counted.where("_there > 0").select(*names, F.lit("d").alias(OP))
         copies = F.explode(F.array_repeat(F.lit(1), F.col("_wanted").cast("int")))
         put = counted.select(*names, copies.alias("_copy")).select(*names, F.lit("u").alias(OP))
-        self._tables.replace_rows(step.table.identifier, gone.unionAll(put), step.position)
+        # Made before the commit: a statement cannot read the table that it changes by another way.
+        changes = gone.unionAll(put).localCheckpoint()
+        self._tables.replace_rows(step.table.identifier, changes, step.position)
