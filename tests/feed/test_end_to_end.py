@@ -19,7 +19,8 @@ from tests.support.playing import REPEATS, RESTARTS, Log, play, quietly
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig, DispatchRule
 from tidegate.feed.gate import Gate
-from tidegate.wire import decode_batch
+from tidegate.model.tso import tso_from_ms
+from tidegate.wire import CHANGE_SCHEMA, decode_batch, encode_batch
 from tidegate.workload import workload
 
 PARTITIONS = 3
@@ -289,3 +290,26 @@ def test_any_interleaving_repetition_and_restart_shows_the_same_instants(way, na
         assert mirror.is_done()
 
     check()
+
+
+def test_a_watermark_of_years_ahead_shows_nothing_too_early_and_loses_nothing():
+    (way,) = (other for other in WAYS if other.name == "open.b16")
+    feed, receiver = Feed(way), Receiver("orders", way)
+    for number, batch in enumerate(changes("orders")):
+        messages = feed.sender.send(batch)
+        if number == 2:  # as a damaged sender would write it, to one partition
+            damaged = pa.RecordBatch.from_pylist(
+                [{"kind": "watermark", "event": 0, "flags": 0, "commit_ts": tso_from_ms(2**41)}],
+                CHANGE_SCHEMA,
+            )
+            (key,), (value,) = (
+                encode_batch("open-protocol", damaged)[name].to_pylist()
+                for name in ("key", "value")
+            )
+            extra = {"topic": None, "partition": 1, "key": key, "value": value}
+            extra = pa.RecordBatch.from_pylist([extra], messages.schema)
+            messages = pa.concat_batches([extra, messages])
+        receive(receiver, feed.decoded(messages))
+    assert receiver.gate.jump_count == 1
+    assert len(receiver.instants) == len(changes("orders"))
+    assert_same(receiver.model.state(), truth("orders", None))
