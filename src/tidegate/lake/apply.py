@@ -14,6 +14,7 @@ from pyspark.sql.window import Window
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import OP, Located, TableFormat, origin_of
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
+from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_COMMIT, RowReader, carried
 
 
@@ -59,6 +60,7 @@ class Applier:
         zone: str = "UTC",
         threads: int = 4,
         located: Sequence[Located] | None = None,
+        routes: Routes | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self._tables = tables
@@ -67,6 +69,7 @@ class Applier:
         self._zone = zone
         self._threads = threads
         self._on_step = on_step
+        self._routes = routes or Routes()
         # What an interrupted run left: tables by what does not change of them.
         self._by_uid = {each.uid: each for each in located or ()}
         self._by_origin = {each.origin: each for each in located or ()}
@@ -110,11 +113,12 @@ class Applier:
         return position is None or position >= step.position
 
     def _create(self, step: Create) -> None:
-        found = self._by_origin.get(origin_of(*step.name, step.position))
+        name = self._routes.destination(step.name)
+        found = self._by_origin.get(origin_of(*name, step.position))
         if found is not None:
             step.table.identifier, step.table.uid = found.identifier, found.uid
             return
-        identifier = self._tables.create(*step.name, step.schema, step.position)
+        identifier = self._tables.create(*name, step.schema, step.position)
         step.table.identifier, step.table.uid = identifier, self._tables.uid(identifier)
 
     def _change(self, step: Step) -> None:
@@ -125,7 +129,8 @@ class Applier:
             tables.drop(table.identifier)
             table.identifier = ""
         elif isinstance(step, Rename):
-            table.identifier = tables.rename(table.identifier, *step.new_name, at)
+            name = self._routes.destination(step.new_name)
+            table.identifier = tables.rename(table.identifier, *name, at)
         elif isinstance(step, Evolve):
             tables.evolve(table.identifier, step.before, step.change, at)
         elif isinstance(step, Delete):

@@ -27,6 +27,7 @@ from tidegate.lake.changelog import Changelog, Group, Offsets
 from tidegate.lake.format import Position
 from tidegate.lake.lake import Lake
 from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
+from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.model import Column as SchemaColumn
@@ -52,6 +53,8 @@ class MirrorSettings:
     bad_messages: str = "stop"
     max_step_seconds: float | None = None
     """Upstream time that one step covers at most; None: all that is there."""
+    routes: Routes = field(default_factory=Routes)
+    """Which tables, under which names; these must stay as they are for the life of a lake."""
     heartbeat: float = 30.0
     """Seconds after which an instant without changes is recorded nevertheless."""
 
@@ -295,7 +298,14 @@ class Mirror:
         if not self.gate.has_watermarks:
             end = Position(target, 2 * len(statements) + 1)
         keyed = {group.shape for group in groups if self._tells_key(group)}
-        planner = Planner(state.tables, state.book, *self._layouts(groups), end, keyed)
+        planner = Planner(
+            state.tables,
+            state.book,
+            *self._layouts(groups),
+            end,
+            keyed,
+            self.settings.routes,
+        )
         steps = planner.plan(statements, groups)
         applier = Applier(
             lake.tables,
@@ -304,6 +314,7 @@ class Mirror:
             zone=self.settings.time_zone,
             threads=self.settings.threads,
             located=lake.tables.locate() if again else None,
+            routes=self.settings.routes,
             on_step=lambda step: self._boundary(type(step).__name__.lower()),
         )
         applier.run(steps)

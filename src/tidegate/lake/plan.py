@@ -15,6 +15,7 @@ from tidegate.feed.gate import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import Position
+from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout, carried
 from tidegate.model import TableSchema
 
@@ -126,9 +127,11 @@ class Planner:
         schemas: Mapping[tuple[int, int | None], TableSchema],
         target: Position,
         keyed: Container[int] = (),
+        routes: Routes | None = None,
     ) -> None:
         self._tables = tables
         self._book = book
+        self._routes = routes or Routes()
         self._layouts = layouts
         self._schemas = schemas
         self._target = target
@@ -146,7 +149,8 @@ class Planner:
         for segment in range(len(statements) + 1):
             for group in by_segment.get(segment, ()):
                 name = Name(group.database, group.table)
-                self._pending.setdefault(name.folded, []).append(group)
+                if self._routes.wants(name):
+                    self._pending.setdefault(name.folded, []).append(group)
             if segment < len(statements):
                 self._statement(statements[segment])
         for folded in sorted(self._pending):
@@ -226,7 +230,10 @@ class Planner:
             self.touched.add(effect.name)
             if effect.new_name is not None:
                 self.touched.add(effect.new_name)
-            self._effect(effect, statement.position)
+            if self._routes.wants(effect.name):
+                self._effect(effect, statement.position)
+            elif effect.new_name is not None and self._routes.wants(effect.new_name):
+                self._come_in(effect, statement.position)
 
     def _effect(self, effect: Effect, position: Position) -> None:
         folded = effect.name.folded
@@ -255,17 +262,32 @@ class Planner:
         else:
             self._learn(table, effect)
 
+    def _come_in(self, effect: Effect, position: Position) -> None:
+        """A table that was not mirrored gets a name that is: its rows are not here."""
+        self._stop(
+            self._unmirrored(effect),
+            f"It was {effect.name}, which is not mirrored, so its earlier rows are not here.",
+            position,
+        )
+
     def _unmirrored(self, effect: Effect) -> Table:
         """A table that is only known to be there: RECOVER TABLE brings rows no feed carries."""
-        schema = effect.change.after or TableSchema(
-            database=effect.name.database, table=effect.name.table
-        )
-        table = Table(effect.name, schema)
-        self._tables[effect.name.folded] = table
+        name = effect.new_name or effect.name
+        schema = effect.change.after or TableSchema(database=name.database, table=name.table)
+        table = Table(name, schema)
+        self._tables[name.folded] = table
         return table
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
         table = Table(name, schema)
+        there = self._routes.destination(name).folded
+        for other in self._tables.values():
+            if self._routes.destination(other.name).folded == there:
+                self._tables[name.folded] = table
+                self._stop(
+                    table, f"Renamed in the lake, it is in the place of {other.name}.", position
+                )
+                return table
         self._tables[name.folded] = table
         self._steps.append(Create(table, position, (name.folded,), name=name, schema=schema))
         return table
@@ -276,6 +298,9 @@ class Planner:
 
     def _rename(self, table: Table, effect: Effect, position: Position) -> None:
         assert effect.new_name is not None
+        if not self._routes.wants(effect.new_name):
+            self._drop(table, position)
+            return
         del self._tables[table.name.folded]
         names = (table.name.folded, effect.new_name.folded)
         self._steps.append(Rename(table, position, names, new_name=effect.new_name))
