@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.feed.schema_cache import SchemaCache, SchemaKey
 from tidegate.lake.format import TableFormat
 from tidegate.model import EventFlag
 from tidegate.wire.change import CHANGE_SCHEMA
@@ -133,6 +134,18 @@ class Changelog:
         """All statements at or after a commit_ts."""
         found = self.read().where((F.col("kind") == "ddl") & (F.col("commit_ts") >= ts))
         return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
+
+    def waiting(self, ts: int, cache: SchemaCache) -> dict[SchemaKey, int]:
+        """How many rows after an instant wait for schemas that the cache does not have."""
+        found = (
+            self.read()
+            .where(F.col("kind").isin(*ROW_KINDS) & F.col("schema_version").isNotNull())
+            .where(F.col("commit_ts") > ts)
+            .groupBy("database", "table", "schema_version")
+            .count()
+        )
+        keys = {SchemaKey(*row[:3]): row[3] for row in found.collect()}
+        return {key: rows for key, rows in keys.items() if cache.schema(*key) is None}
 
     def shapes(self, wanted: Mapping[tuple[str, str], set[int]]) -> pa.Table:
         """The schema events of shapes by their tables, each once or more."""

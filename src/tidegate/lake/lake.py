@@ -55,13 +55,25 @@ class Lake:
             "Look at what it has with `tidegate status`",
         )
 
-    def texts(self, database: str, table: str, at: int | datetime | None = None) -> DataFrame:
-        """One table with every value as the text that the wire layer has for it."""
+    def texts(
+        self,
+        database: str,
+        table: str,
+        at: int | datetime | None = None,
+        *,
+        ordered: bool = False,
+    ) -> DataFrame:
+        """One table with every value as the text that the wire layer has for it.
+
+        `ordered` sorts the rows by their key, or by all columns where there is none.
+        """
         rows = self.read(database, table, at)
         schema = self.snapshots.schemas(_ts(at))
         wanted = Name(database, table).folded
         told = next(found for name, found in schema.items() if name.folded == wanted)
         columns = {column.name: column for column in told.columns}
+        if ordered:
+            rows = rows.orderBy(*(quoted(name) for name in told.handle_key() or rows.columns))
         return rows.select(
             *(
                 to_text(columns[name], F.col(quoted(name)), self.zone).alias(name)

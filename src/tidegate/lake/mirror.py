@@ -27,11 +27,12 @@ from tidegate.lake.changelog import Changelog, Group, Offsets
 from tidegate.lake.format import Position
 from tidegate.lake.lake import Lake
 from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
+from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.model import Column as SchemaColumn
-from tidegate.model import Flag, LakeError, TableSchema
+from tidegate.model import Flag, TableSchema
 from tidegate.wire import CHANGE_SCHEMA
 from tidegate.wire.shapes import Shape
 
@@ -162,17 +163,18 @@ class Mirror:
         state.gate.observe(events)
         state.cache.add(_as_changes(events))
         self._seen.statements.append(events.filter(pc.equal(events["kind"], "ddl")))
-        bad = events.filter(pc.equal(events["kind"], "error"))
-        state.bad += bad.num_rows
-        if bad.num_rows and self.settings.bad_messages == "stop":
-            first = bad.slice(0, 1).to_pylist()[0]
-            raise LakeError(
-                f"The message at partition {first['partition']}, offset {first['offset']} of topic "
-                f"{first['topic']!r} cannot be read: {first['error']['reason']}",
-                "It is kept in the lake: see `tidegate quarantine list`; to go on without it, "
-                "mirror with --bad-messages continue",
-            )
+        bad = self._bad(events)
+        state.bad += len(bad)
+        if bad and self.settings.bad_messages == "stop":
+            first = bad[0]
+            raise BadMessages(place_of(first), first["error"]["reason"], len(bad))
         self._seen.offsets = self._seen.offsets.advanced(fresh)
+
+    def _bad(self, events: pa.Table) -> list[dict[str, Any]]:
+        """The messages that cannot be read, without those that a retry has read since."""
+        errors: list[dict[str, Any]] = events.filter(pc.equal(events["kind"], "error")).to_pylist()
+        settled = Quarantine(self.lake).settled() if errors else set()
+        return [row for row in errors if place_of(row) not in settled]
 
     def _target(self) -> int | None:
         """The instant to go to, if it is a new one."""

@@ -76,8 +76,11 @@ class MirrorRun:
         self._boundary = boundary
         self._checkpoint = f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}"
 
-    def once(self) -> Progress:
-        """Reads all that the feed has now, and moves the tables as far as that allows."""
+    def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Reads all that the feed has now, and moves the tables as far as that allows.
+
+        When `stop` says so it ends after the step that it is in; the next run goes on from there.
+        """
         with ExitStack() as stack:
             mirror = self._open(stack)
             query = self._start(None, stack)
@@ -85,11 +88,13 @@ class MirrorRun:
             while not query.awaitTermination(1):
                 self._ingested(query)
                 self._tell("reading")
+                if stop():
+                    return self.progress
             self._check(query)
             self._ingested(query)
             self.progress.ingest_seconds = self._since()
             self._tell("applying")
-            while self._step(mirror):
+            while not stop() and self._step(mirror):
                 self._tell("applying")
             self._tell("done")
         return self.progress

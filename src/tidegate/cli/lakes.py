@@ -1,0 +1,165 @@
+"""What the commands on lakes share: opening one, times, and names in errors."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from tidegate.model import LakeError, SparkError
+from tidegate.model.tso import LOGICAL_BITS, physical_ms, tso_from_datetime, tso_to_datetime
+
+if TYPE_CHECKING:
+    from tidegate.lake.lake import Lake
+    from tidegate.lake.settings import LakeSettings
+
+LAST_LOGICAL = (1 << LOGICAL_BITS) - 1
+
+
+def settings_of(
+    *,
+    config: str | None,
+    lake: str | None,
+    spark_conf: tuple[str, ...] = (),
+    **given: Any,
+) -> LakeSettings:
+    """The settings of a file and, over it, of options."""
+    from tidegate.lake.settings import LakeSettings
+
+    base = LakeSettings.read(config) if config else LakeSettings()
+    spark_settings = dict(base.spark_settings)
+    for text in spark_conf:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"--spark-conf {text!r}: write NAME=VALUE.")
+        spark_settings[name.strip()] = value.strip()
+    chosen = base.with_options(folder=lake, spark_settings=spark_settings, **given)
+    if chosen.folder is None:
+        raise click.UsageError("No lake is named: give --lake DIR, or lake.folder in --config.")
+    return chosen
+
+
+@contextmanager
+def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
+    """The lake of these settings, in a Spark session that is ended again if it is ours."""
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        raise SparkError("PySpark is not installed", "Run `pip install 'tidegate[spark]'`") from None
+    from tidegate.lake.format import session_settings
+    from tidegate.lake.lake import Lake
+    from tidegate.spark import session
+
+    is_ours = SparkSession.getActiveSession() is None
+    with working("starting Spark"):
+        spark = session(
+            "tidegate",
+            master=settings.master,
+            settings={
+                **session_settings(settings.place, settings.format),
+                **settings.spark_settings,
+            },
+            libraries=(settings.format, *libraries),
+        )
+        lake = Lake(spark, settings.place, settings.format, zone=settings.time_zone)
+    try:
+        yield lake
+    finally:
+        if is_ours:
+            spark.stop()
+
+
+@contextmanager
+def reading(settings: LakeSettings) -> Iterator[Lake]:
+    """The lake that is there, for commands that only look; in the feed's time zone."""
+    with opened(settings.remembered()) as lake:
+        state = lake.snapshots.state()
+        if state is not None:
+            lake.zone = state.feed.get("time zone", lake.zone)
+        yield lake
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows on a terminal that something takes its time."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True).status(f"{what} …", spinner="dots"):
+        yield
+
+
+# --- times ----------------------------------------------------------------------------------------
+
+
+def instant(ts: int) -> str:
+    """An upstream instant for eyes, in UTC."""
+    return tso_to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S.%f")[:23] if ts else "nothing yet"
+
+
+def iso(ts: int) -> str | None:
+    """An upstream instant for programs."""
+    return tso_to_datetime(ts).isoformat(timespec="milliseconds") if ts else None
+
+
+def lag_seconds(ts: int) -> float | None:
+    """How long ago an upstream instant was."""
+    return round(time.time() - physical_ms(ts) / 1000, 3) if ts else None
+
+
+def span(seconds: float | None) -> str:
+    """A span of time for eyes."""
+    if seconds is None:
+        return "unknown"
+    if abs(seconds) < 120:
+        return f"{seconds:.1f} s"
+    if abs(seconds) < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if abs(seconds) < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def ts_of(text: str | None) -> int | None:
+    """The upstream instant that a person named: a TSO, or a time, in UTC unless it says another."""
+    if text is None:
+        return None
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--at {text!r}: give a TSO, or a time like 2026-11-16T09:30:00 (in UTC) or "
+            "2026-11-16T18:30:00.250+09:00."
+        ) from None
+    zoned = found if found.utcoffset() is not None else found.replace(tzinfo=UTC)
+    return tso_from_datetime(zoned, LAST_LOGICAL)
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """DATABASE.TABLE in two; a dot may be in the table's name."""
+    database, dot, table = text.partition(".")
+    if not (database and dot and table):
+        raise click.UsageError(f"{text!r} is no DATABASE.TABLE.")
+    return database, table
+
+
+def no_such_table(wanted: str, there: Sequence[str], when: str = "") -> LakeError:
+    """What is said of a table that is not there, with those that are."""
+    from tidegate.feed.settings import nearest
+
+    step = "It has no tables yet: run `tidegate mirror` first"
+    if there:
+        told = nearest(wanted, there)
+        step = told[0].upper() + told[1:]
+    return LakeError(f"The lake has no table {wanted}{when}", step)

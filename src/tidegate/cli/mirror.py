@@ -1,0 +1,293 @@
+"""`tidegate mirror`: keeps a lake's tables equal to the upstream's, and says how it goes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table as Grid
+from rich.text import Text
+
+from tidegate.cli.lakes import instant, iso, lag_seconds, opened, settings_of, span
+
+if TYPE_CHECKING:
+    from tidegate.lake.lake import Lake
+    from tidegate.lake.run import Progress
+    from tidegate.lake.settings import LakeSettings
+
+LINE_SECONDS = 10.0
+"""How often a line is written where there is no terminal."""
+
+
+def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bool:
+    """Runs the mirror; whether all is well in the end: nothing stopped, waiting or quarantined."""
+    from tidegate.lake.settings import LakeSettings
+
+    format_name = options.pop("format_name")
+    chosen: LakeSettings = settings_of(source=source, format=format_name, **options)
+    if chosen.source is None:
+        raise click.UsageError("No feed is named: give SOURCE, or feed.source in --config.")
+    chosen = chosen.claim(format_name is not None)
+    libraries = ("kafka",) if chosen.source.startswith("kafka") else ()
+    report = _JsonReport() if output == "json" else _report()
+    with opened(chosen, *libraries) as lake:
+        chosen.remember()
+        return _run(lake, chosen, once, report)
+
+
+def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report) -> bool:
+    from tidegate.lake.quarantine import BadMessages
+    from tidegate.lake.run import MirrorRun
+    from tidegate.lake.source import open_feed
+
+    feed = open_feed(lake.spark, settings)
+    report.begin(feed.identity)
+    run = MirrorRun(lake, feed, settings.mirror(), on_progress=report.progress)
+    started = time.monotonic()
+    stopped_by = None
+    with _stopping() as stop, report:
+        try:
+            if once:
+                run.once(stop.is_asked)
+            else:
+                run.forever(stop.is_asked, settings.interval_ms / 1000)
+        except BadMessages as error:
+            stopped_by = error
+    summary = summarise(lake, run.progress, time.monotonic() - started)
+    if stopped_by is not None:
+        summary["error"] = str(stopped_by)
+    report.done(summary)
+    return bool(summary["fine"]) and stopped_by is None
+
+
+class _Stop:
+    """Whether somebody has asked for an end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def is_asked(self) -> bool:
+        return self.asked
+
+    def ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        click.echo("stopping after this step (again to stop at once) …", err=True)
+
+
+@contextmanager
+def _stopping() -> Iterator[_Stop]:
+    """Ctrl-C and SIGTERM end the run after its current step; a second one at once."""
+    stop = _Stop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = [signal.signal(number, stop.ask) for number in signals]
+    except ValueError:  # not the main thread: whoever started it ends it
+        yield stop
+        return
+    try:
+        yield stop
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+
+
+# --- what came of it ------------------------------------------------------------------------------
+
+
+def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
+    """How the lake stands after a run, for programs; `fine` is what the exit code says."""
+    from tidegate.lake.plan import Status
+    from tidegate.lake.quarantine import Quarantine
+
+    state = lake.snapshots.state()
+    tables = [] if state is None else list(state.tables.values())
+    stopped = [table for table in tables if table.status is Status.STOPPED]
+    waiting = [
+        {"database": key.database, "table": key.table, "version": key.version, "rows": rows}
+        for key, rows in progress.waiting.items()
+    ]
+    bad = Quarantine(lake).count()
+    busy = progress.ingest_seconds + progress.apply_seconds
+    return {
+        "event": "done",
+        "consistency": "unknown" if state is None else state.gate.consistency,
+        "appliedTs": progress.applied_ts,
+        "applied": iso(progress.applied_ts),
+        "lagSeconds": lag_seconds(progress.applied_ts),
+        "messages": progress.messages,
+        "rows": progress.rows,
+        "snapshots": progress.steps,
+        "tables": sum(1 for table in tables if table.status is Status.MIRRORED),
+        "seconds": round(seconds, 3),
+        "ingestSeconds": round(progress.ingest_seconds, 3),
+        "applySeconds": round(progress.apply_seconds, 3),
+        "rowsPerSecond": round(progress.rows / busy) if busy else 0,
+        "stopped": [
+            {"database": table.name.database, "table": table.name.table, "reason": table.reason}
+            for table in stopped
+        ],
+        "waiting": waiting,
+        "quarantined": bad,
+        "fine": not (stopped or waiting or bad),
+    }
+
+
+# --- saying it ------------------------------------------------------------------------------------
+
+
+class Report:
+    """Says how a run goes; this one in lines of text, for logs."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._last = float("-inf")
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, identity: Any) -> None:
+        """Says what is mirrored, and what can be promised."""
+        where = identity.get("topics") or identity.get("capture")
+        click.echo(f"mirroring {where} ({identity['protocol']}), {_promise(identity)}", err=True)
+
+    def progress(self, progress: Progress) -> None:
+        """Says how far it is, when that is news."""
+        now = time.monotonic()
+        if progress.phase == self._phase and now - self._last < LINE_SECONDS:
+            return
+        self._phase, self._last = progress.phase, now
+        click.echo(line(progress), err=True)
+
+    def done(self, summary: dict[str, Any]) -> None:
+        """Says what came of it."""
+        tell(summary)
+
+
+class _JsonReport(Report):
+    def begin(self, identity: Any) -> None:
+        _write({"event": "begin", "feed": dict(identity)})
+
+    def progress(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.phase == self._phase and now - self._last < 1:
+            return
+        self._phase, self._last = progress.phase, now
+        _write(
+            {
+                "event": "progress",
+                "phase": progress.phase,
+                "messages": progress.messages,
+                "behind": progress.behind,
+                "rows": progress.rows,
+                "snapshots": progress.steps,
+                "appliedTs": progress.applied_ts,
+                "applied": iso(progress.applied_ts),
+                "resolvedTs": progress.resolved_ts,
+                "lagSeconds": lag_seconds(progress.applied_ts),
+            }
+        )
+
+    def done(self, summary: dict[str, Any]) -> None:
+        _write(summary)
+
+
+class _LiveReport(Report):
+    """A picture on a terminal that is kept up to date."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+
+    def __enter__(self) -> Report:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def progress(self, progress: Progress) -> None:
+        grid = Grid.grid(padding=(0, 2))
+        behind = "" if progress.behind is None else f"{progress.behind:,} to be read"
+        entries = [
+            ("phase", progress.phase, ""),
+            ("messages", f"{progress.messages:,}", behind),
+            ("rows applied", f"{progress.rows:,}", f"{progress.steps:,} snapshots"),
+            ("applied", instant(progress.applied_ts), f"lag {_lag(progress)}"),
+        ]
+        for name, value, more in entries:
+            grid.add_row(Text(name, "dim"), Text(value, "bold"), Text(more, "dim"))
+        self._live.update(grid)
+
+
+def _report() -> Report:
+    return _LiveReport() if sys.stderr.isatty() else Report()
+
+
+def _promise(identity: Any) -> str:
+    if identity["consistency"] == "eventual":
+        return (
+            "consistency: eventual (this feed has no watermarks: tables are right in the end, "
+            "not at every snapshot)"
+        )
+    return "consistency: snapshot"
+
+
+def _lag(progress: Progress) -> str:
+    return span(lag_seconds(progress.applied_ts))
+
+
+def line(progress: Progress) -> str:
+    """How far it is, in one line."""
+    parts = [f"{progress.phase}: {progress.messages:,} messages"]
+    if progress.behind:
+        parts.append(f"{progress.behind:,} to be read")
+    parts.append(f"{progress.rows:,} rows applied in {progress.steps:,} snapshots")
+    if progress.applied_ts:
+        parts.append(f"at {instant(progress.applied_ts)}, lag {_lag(progress)}")
+    return ", ".join(parts)
+
+
+def tell(summary: dict[str, Any]) -> None:
+    """The summary for eyes."""
+    click.echo(
+        f"{summary['rows']:,} rows applied from {summary['messages']:,} messages in "
+        f"{summary['seconds']:.1f} s ({summary['rowsPerSecond']:,} rows/s: reading "
+        f"{summary['ingestSeconds']:.1f} s, applying {summary['applySeconds']:.1f} s)"
+    )
+    tables, snapshots = summary["tables"], summary["snapshots"]
+    click.echo(
+        f"{tables:,} {'table' if tables == 1 else 'tables'}, {snapshots:,} new "
+        f"{'snapshot' if snapshots == 1 else 'snapshots'}, at {instant(summary['appliedTs'])} "
+        f"(consistency: {summary['consistency']})"
+    )
+    for table in summary["stopped"]:
+        click.echo(f"stopped: {table['database']}.{table['table']}: {table['reason']}")
+    for entry in summary["waiting"]:
+        click.echo(
+            f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "
+            f"version {entry['version']}"
+        )
+    if summary["quarantined"]:
+        click.echo(
+            f"quarantined: {summary['quarantined']:,} messages; see `tidegate quarantine list`"
+        )
+    if "error" in summary:
+        click.echo(f"tidegate: {summary['error']}", err=True)
+
+
+def _write(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,120 @@
+"""`tidegate status`: how a lake stands, without touching it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from tidegate.cli.lakes import instant, iso, lag_seconds, reading, settings_of, span
+
+if TYPE_CHECKING:
+    from tidegate.lake.lake import Lake
+
+_STYLES = {"mirrored": "green", "stopped": "bold red"}
+
+
+def status(*, rows: bool, output: str, **options: Any) -> bool:
+    """Shows it; whether all is well: nothing stopped, waiting or quarantined."""
+    with reading(settings_of(**options)) as lake:
+        document = look(lake, count_rows=rows)
+    if output == "json":
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        _show(document)
+    return bool(document["fine"])
+
+
+def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
+    """How the lake stands, for programs; without any reading of tables unless rows are counted."""
+    from tidegate.lake.plan import Status
+    from tidegate.lake.quarantine import Quarantine
+    from tidegate.lake.snapshots import MirrorState
+
+    state = lake.snapshots.state() or MirrorState()
+    last = {snapshot.name.folded: snapshot for snapshot in lake.snapshots.at()}
+    tables = []
+    for table in sorted(state.tables.values(), key=lambda table: table.name):
+        found = last.get(table.name.folded)
+        entry: dict[str, Any] = {
+            "database": table.name.database,
+            "table": table.name.table,
+            "state": table.status.value,
+            "lastChangeTs": found and found.resolved_ts,
+            "lastChange": found and iso(found.resolved_ts),
+            "identifier": table.identifier,
+        }
+        if table.status is Status.STOPPED:
+            entry |= {"reason": table.reason, "since": iso(table.since)}
+        if count_rows and found is not None:
+            entry["rows"] = lake.tables.read(found.identifier, found.version).count()
+        tables.append(entry)
+    waiting = lake.changelog.waiting(state.applied_ts, state.cache)
+    bad = Quarantine(lake).count()
+    stopped = [entry for entry in tables if entry["state"] == "stopped"]
+    return {
+        "lake": lake.place.folder,
+        "format": lake.format_name,
+        "feed": state.feed,
+        "consistency": state.gate.consistency,
+        "appliedTs": state.applied_ts,
+        "applied": iso(state.applied_ts),
+        "lagSeconds": lag_seconds(state.applied_ts),
+        "resolvedTs": state.gate.resolved_ts,
+        "resolved": iso(state.gate.resolved_ts),
+        "snapshots": state.step,
+        "rowsApplied": state.rows,
+        "silentPartitions": [list(source) for source in state.gate.silent],
+        "tables": tables,
+        "waiting": [
+            {"database": key.database, "table": key.table, "version": key.version, "rows": count}
+            for key, count in waiting.items()
+        ],
+        "quarantined": bad,
+        "fine": not (stopped or waiting or bad),
+    }
+
+
+def _show(document: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    feed = document["feed"]
+    where = feed.get("topics") or feed.get("capture") or "nothing yet"
+    grid = Grid.grid(padding=(0, 2))
+    entries = [
+        ("lake", f"{document['lake']} ({document['format']})"),
+        ("feed", f"{where} ({feed['protocol']})" if feed else where),
+        ("consistency", document["consistency"]),
+        ("applied", f"{instant(document['appliedTs'])} ({document['appliedTs']})"),
+        ("lag", span(document["lagSeconds"])),
+        ("resolved", instant(document["resolvedTs"])),
+        ("rows applied", f"{document['rowsApplied']:,} in {document['snapshots']:,} snapshots"),
+        ("quarantined", f"{document['quarantined']:,} messages"),
+    ]
+    for name, value in entries:
+        grid.add_row(Text(name, "dim"), Text(value))
+    console.print(grid)
+    tables = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for head in ("table", "state", "last change", "rows", ""):
+        tables.add_column(head, justify="right" if head == "rows" else "left")
+    for entry in document["tables"]:
+        tables.add_row(
+            f"{entry['database']}.{entry['table']}",
+            Text(entry["state"], _STYLES[entry["state"]]),
+            instant(entry["lastChangeTs"] or 0),
+            f"{entry['rows']:,}" if "rows" in entry else "",
+            entry.get("reason", ""),
+        )
+    if document["tables"]:
+        console.print()
+        console.print(tables)
+    for entry in document["waiting"]:
+        console.print(
+            f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "
+            f"version {entry['version']}"
+        )
+    for topic, partition in document["silentPartitions"]:
+        console.print(f"silent: partition {partition} of {topic or 'the capture'} has no watermark")

@@ -1,0 +1,235 @@
+"""The settings of a mirror, from `tidegate.toml` or options, and what a lake remembers of itself.
+
+    [feed]
+    source = "kafka://broker:9092/feed?protocol=canal-json&enable-tidb-extension=true"
+
+    [lake]
+    folder = "lake"
+
+    [tables]
+    include = ["shop.*", "!shop.tmp_*"]
+    rename = { "shop.orders" = "sales.orders" }
+
+Paths are relative to the file. An option wins over the file. Every error names the setting.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from tidegate.feed.settings import Duration, Form, Text, Texts, Whole, nearest
+from tidegate.lake.format import LakePlace
+from tidegate.lake.mirror import MirrorSettings
+from tidegate.lake.routes import Routes
+from tidegate.model import ConfigError, LakeError
+from tidegate.wire import PROTOCOLS
+from tidegate.wire.compression import COMPRESSIONS
+
+FORMATS = ("iceberg", "delta")
+ENCODINGS = ("json", "avro", "document", "operations")
+BAD_MESSAGES = ("stop", "continue")
+REMEMBERED = "lake.json"
+"""The file in a lake's folder that says how its tables are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A key of the file: the field that it fills, how it is written, and whether it is a path."""
+
+    field: str
+    form: Form
+    path: bool = False
+
+
+_KEYS: dict[str, _Key] = {
+    "feed.source": _Key("source", Text(), path=True),
+    "feed.changefeed": _Key("changefeed", Text(), path=True),
+    "feed.protocol": _Key("protocol", Text(tuple(PROTOCOLS))),
+    "feed.encoding": _Key("encoding", Text(ENCODINGS)),
+    "feed.compression": _Key("compression", Text(tuple(COMPRESSIONS))),
+    "feed.claim-check": _Key("claim_check", Text(), path=True),
+    "feed.time-zone": _Key("time_zone", Text()),
+    "feed.bad-messages": _Key("bad_messages", Text(BAD_MESSAGES)),
+    "feed.max-messages": _Key("max_messages", Whole()),
+    "lake.folder": _Key("folder", Text(), path=True),
+    "lake.format": _Key("format", Text(FORMATS)),
+    "lake.catalog": _Key("catalog", Text()),
+    "lake.prefix": _Key("prefix", Text()),
+    "lake.max-step": _Key("max_step_ms", Duration()),
+    "lake.interval": _Key("interval_ms", Duration()),
+    "lake.threads": _Key("threads", Whole(1, 64)),
+    "lake.keep-days": _Key("keep_days", Whole(0, 36_500)),
+    "tables.include": _Key("include", Texts()),
+    "spark.master": _Key("master", Text()),
+}
+_MAPPINGS = {"tables.rename": "rename", "spark.settings": "spark_settings"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeSettings:
+    """All settings; `max_step_ms` is upstream time, `keep_days` what `maintain` leaves."""
+
+    source: str | None = None
+    changefeed: str | None = None
+    protocol: str | None = None
+    encoding: str | None = None
+    compression: str | None = None
+    claim_check: str | None = None
+    time_zone: str = "UTC"
+    bad_messages: str = "stop"
+    max_messages: int | None = None
+    folder: str | None = None
+    format: str = "iceberg"
+    catalog: str | None = None
+    prefix: str = ""
+    max_step_ms: int | None = None
+    interval_ms: int = 1000
+    threads: int = 4
+    keep_days: int = 7
+    include: tuple[str, ...] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    master: str = "local[*]"
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+    routes: Routes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError):
+            raise ConfigError(
+                "feed.time-zone", f"{self.time_zone!r} is no time zone; write it like Asia/Tokyo"
+            ) from None
+        object.__setattr__(self, "routes", Routes(self.include, dict(self.rename)))
+
+    @classmethod
+    def read(cls, path: str | Path) -> LakeSettings:
+        """The settings of a file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("--config", f"{path}: {error.strerror}") from error
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, source: str = "tidegate.toml") -> LakeSettings:
+        """The settings of a file's text; paths in it are relative to the folder of `source`."""
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError("tidegate.toml", f"it is not TOML: {error}", source=source) from None
+        found: dict[str, Any] = {}
+        for table, content in document.items():
+            if table not in _tables():
+                reason = f"there is no such table; {nearest(table, _tables())}"
+                raise ConfigError(table, reason, source=source)
+            if not isinstance(content, dict):
+                raise ConfigError(table, f"it must be a table: [{table}]", source=source)
+            for name, value in content.items():
+                path = f"{table}.{name}"
+                found |= _setting(path, value, source)
+        try:
+            return cls(**found)
+        except ConfigError as error:
+            raise ConfigError(error.setting, error.reason, source=source) from None
+
+    def with_options(self, **given: Any) -> LakeSettings:
+        """These, but for what was given; None and nothing are not."""
+        known = {each.name for each in fields(self) if each.init}
+        chosen = {name: value for name, value in given.items() if value not in (None, (), {})}
+        assert chosen.keys() <= known, chosen.keys() - known
+        return replace(self, **chosen)
+
+    @property
+    def place(self) -> LakePlace:
+        """Where the lake is."""
+        if self.folder is None:
+            raise ConfigError("lake.folder", "no lake is named: give --lake DIR")
+        return LakePlace(self.folder, self.catalog, self.prefix)
+
+    def mirror(self) -> MirrorSettings:
+        """What the mirror itself goes by."""
+        return MirrorSettings(
+            time_zone=self.time_zone,
+            threads=self.threads,
+            bad_messages=self.bad_messages,
+            max_step_seconds=None if self.max_step_ms is None else self.max_step_ms / 1000,
+            routes=self.routes,
+        )
+
+    # --- what a lake remembers --------------------------------------------------------------------
+
+    def remembered(self) -> LakeSettings:
+        """These as the lake has them that is there; LakeError where there is none."""
+        found = recall(self.place.folder)
+        if found is None and "://" not in self.place.folder:
+            raise LakeError(
+                f"There is no lake in {self.place.folder!r}",
+                "Give the folder that was given to `tidegate mirror --lake`",
+            )
+        return replace(self, **(found or {}))
+
+    def claim(self, format_given: bool) -> LakeSettings:
+        """These for a lake that is to be mirrored into: what is there stays as it is."""
+        found = recall(self.place.folder)
+        if found is None:
+            return self
+        if format_given and found["format"] != self.format:
+            raise LakeError(
+                f"The tables of the lake {self.folder!r} are in the format {found['format']}, "
+                f"not {self.format}",
+                "Leave --format out, or give another --lake",
+            )
+        return replace(self, **found)
+
+    def remember(self) -> None:
+        """Writes down in the lake's folder how its tables are kept."""
+        folder = self.place.folder
+        if "://" in folder or recall(folder) is not None:
+            return
+        told = {"format": self.format, "catalog": self.catalog, "prefix": self.prefix}
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        path = Path(folder) / REMEMBERED
+        path.write_text(json.dumps(told) + "\n", encoding="utf-8")
+
+
+def recall(folder: str) -> dict[str, Any] | None:
+    """What a lake's folder says of the lake; None where there is none."""
+    path = Path(folder.removeprefix("file://")) / REMEMBERED
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return {name: told[name] for name in ("format", "catalog", "prefix")}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise LakeError(
+            f"The file {str(path)!r} is damaged ({error})",
+            'Write into it {"format": "iceberg", "catalog": null, "prefix": ""}, as the lake was made',
+        ) from error
+
+
+def _tables() -> list[str]:
+    return sorted({path.partition(".")[0] for path in (*_KEYS, *_MAPPINGS)})
+
+
+def _setting(path: str, value: object, source: str) -> dict[str, Any]:
+    if path in _MAPPINGS:
+        if not isinstance(value, dict) or not all(isinstance(part, str) for part in value.values()):
+            raise ConfigError(path, f"it must be a table of texts, not {value!r}", source=source)
+        return {_MAPPINGS[path]: value}
+    key = _KEYS.get(path)
+    if key is None:
+        known = [*_KEYS, *_MAPPINGS]
+        raise ConfigError(path, f"there is no such setting; {nearest(path, known)}", source=source)
+    try:
+        found = key.form.of_toml(value)
+    except ValueError as error:
+        raise ConfigError(path, str(error), source=source) from None
+    if key.path and isinstance(found, str) and ":" not in found.partition("/")[0]:
+        found = str(Path(source).parent / found)
+    return {key.field: found}
