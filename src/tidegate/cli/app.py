@@ -1,4 +1,7 @@
-"""The commands and their options. Exit codes: 0 fine, 1 some messages are bad, 2 usage."""
+"""The commands and their options.
+
+Exit codes: 0 fine, 1 something needs a look (bad messages, stopped tables, differences), 2 usage.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from tidegate.model import TidegateError
 from tidegate.wire.compression import COMPRESSIONS
 from tidegate.wire.protocols import PROTOCOLS
 
-BAD_MESSAGES = 1
+BAD_MESSAGES = ATTENTION = 1
 USAGE = 2
 
 
@@ -131,6 +134,113 @@ def convert(source: str, destination: str | None, **options: Any) -> int:
     from tidegate.cli.convert import convert
 
     return BAD_MESSAGES if convert(source, destination, **options) else 0
+
+
+def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What says where a lake is, and how Spark is started for it."""
+    options = [
+        click.option("--lake", metavar="DIR", help="The lake's folder (or URI)."),
+        click.option(
+            "--config",
+            type=click.Path(exists=True, dir_okay=False),
+            help="A tidegate.toml with these settings; options win over it.",
+        ),
+        click.option("--catalog", help="A Spark catalog for the tables, in place of the lake's."),
+        click.option("--master", help="Spark's master; by default all cores of this machine."),
+        click.option(
+            "--spark-conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@commands.command()
+@click.argument("source", required=False)
+@_lake_options
+@click.option("--once", is_flag=True, help="End when all that the feed has now is in the tables.")
+@click.option(
+    "--changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The TOML file of the changefeed.",
+)
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["iceberg", "delta"]),
+    help="The tables' format; iceberg unless the lake has another.",
+)
+@click.option(
+    "--table-filter",
+    "include",
+    multiple=True,
+    metavar="RULE",
+    help="Only tables by TiCDC's rules: 'shop.*', '!shop.tmp_*'; may be repeated.",
+)
+@click.option(
+    "--rename",
+    "rename_texts",
+    multiple=True,
+    metavar="SOURCE=DEST",
+    help="Another name in the lake: shop.orders=sales.orders, or shop.*=sales.*.",
+)
+@click.option("--time-zone", help="The time zone of the feed's TIMESTAMP values; by default UTC.")
+@click.option(
+    "--bad-messages",
+    type=click.Choice(["stop", "continue"]),
+    help="At a message that cannot be read: stop (the default), or go on. It is kept either way.",
+)
+@click.option(
+    "--max-step-seconds",
+    type=click.FloatRange(min=0.001),
+    help="Upstream time between two snapshots at most; by default as much as there is.",
+)
+@click.option(
+    "--max-messages", type=click.IntRange(min=1), help="Messages that are read at a time at most."
+)
+@_source_options
+@_output_option
+def mirror(source: str | None, **options: Any) -> int:
+    """Mirrors the feed SOURCE into the tables of a lake.
+
+    SOURCE is TiCDC's sink URI (kafka://host:port/topic?protocol=...), or a capture: a file or
+    folder. Without --once it follows the feed until Ctrl-C, and a new start goes on from there.
+    """
+    from tidegate.cli.mirror import mirror
+
+    return 0 if mirror(source, **options) else ATTENTION
+
+
+@commands.command()
+@_lake_options
+@click.option("--rows", is_flag=True, help="Count the rows of every table.")
+@_output_option
+def status(**options: Any) -> int:
+    """Shows how a lake stands: instants, lag, tables, what waits, what is quarantined."""
+    from tidegate.cli.status import status
+
+    return 0 if status(**options) else ATTENTION
+
+
+@commands.command()
+@click.argument("name", metavar="DATABASE.TABLE", required=False)
+@_lake_options
+@click.option("--at", metavar="TSO|TIME", help="As of an upstream instant; by default the last.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many rows.")
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json", "csv"]),
+    default="text",
+    show_default=True,
+    help="Text for eyes, an object a line, or CSV.",
+)
+def read(name: str | None, **options: Any) -> int:
+    """Shows the rows of a mirrored table, by key; without a name, which tables there are."""
+    from tidegate.cli.read import read
+
+    read(name, **options)
+    return 0
 
 
 @commands.command()

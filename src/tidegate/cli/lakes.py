@@ -53,7 +53,9 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        raise SparkError("PySpark is not installed", "Run `pip install 'tidegate[spark]'`") from None
+        raise SparkError(
+            "PySpark is not installed", "Run `pip install 'tidegate[spark]'`"
+        ) from None
     from tidegate.lake.format import session_settings
     from tidegate.lake.lake import Lake
     from tidegate.spark import session

@@ -29,10 +29,18 @@ LINE_SECONDS = 10.0
 
 def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bool:
     """Runs the mirror; whether all is well in the end: nothing stopped, waiting or quarantined."""
-    from tidegate.lake.settings import LakeSettings
+    from tidegate.lake.routes import Routes
 
     format_name = options.pop("format_name")
-    chosen: LakeSettings = settings_of(source=source, format=format_name, **options)
+    seconds = options.pop("max_step_seconds")
+    renames = Routes.parse((), options.pop("rename_texts")).renames
+    chosen = settings_of(
+        source=source,
+        format=format_name,
+        rename=renames,
+        max_step_ms=None if seconds is None else round(seconds * 1000),
+        **options,
+    )
     if chosen.source is None:
         raise click.UsageError("No feed is named: give SOURCE, or feed.source in --config.")
     chosen = chosen.claim(format_name is not None)

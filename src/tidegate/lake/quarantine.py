@@ -163,9 +163,7 @@ class Quarantine:
 
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""
-        wanted = self._lake.spark.createDataFrame(
-            [tuple(place) for place in places], _COLUMNS[:3]
-        )
+        wanted = self._lake.spark.createDataFrame([tuple(place) for place in places], _COLUMNS[:3])
         rows = self._lake.changelog.read().where(F.col("kind") != "error")
         found = rows.join(F.broadcast(wanted), list(_PLACE), "left_semi").select(*_PLACE).distinct()
         return {Place(*row) for row in found.collect()}

@@ -209,7 +209,7 @@ def recall(folder: str) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError) as error:
         raise LakeError(
             f"The file {str(path)!r} is damaged ({error})",
-            'Write into it {"format": "iceberg", "catalog": null, "prefix": ""}, as the lake was made',
+            'As the lake was made, it has {"format": "iceberg", "catalog": null, "prefix": ""}',
         ) from error
 
 
