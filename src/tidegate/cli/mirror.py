@@ -41,10 +41,11 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
         max_step_ms=None if seconds is None else round(seconds * 1000),
         **options,
     )
-    if chosen.source is None:
+    feed = chosen.source
+    if feed is None:
         raise click.UsageError("No feed is named: give SOURCE, or feed.source in --config.")
     chosen = chosen.claim(format_name is not None)
-    libraries = ("kafka",) if chosen.source.startswith("kafka") else ()
+    libraries = ("kafka",) if feed.startswith("kafka") else ()
     report = _JsonReport() if output == "json" else _report()
     with opened(chosen, *libraries) as lake:
         chosen.remember()

@@ -39,14 +39,15 @@ READ = "read"
 """The outcome of a message that could be read in the end."""
 
 _PLACE = ("topic", "partition", "offset")
-_COLUMNS = StructType(
+_PLACES = StructType(
     [
         StructField("topic", StringType()),
         StructField("partition", IntegerType()),
         StructField("offset", LongType()),
-        StructField("wall", TimestampType()),
-        StructField("outcome", StringType()),
     ]
+)
+_COLUMNS = StructType(
+    [*_PLACES, StructField("wall", TimestampType()), StructField("outcome", StringType())]
 )
 
 
@@ -114,7 +115,7 @@ class Quarantine:
         rows = self._unsettled()
         if place is not None:
             for name, value in zip(_PLACE, place, strict=True):
-                rows = rows.where(F.col(name) == value)
+                rows = rows.where(F.col(name) == F.lit(value))
         rows = rows.orderBy(*_PLACE)
         return [_message(row) for row in (rows if limit is None else rows.limit(limit)).collect()]
 
@@ -163,7 +164,7 @@ class Quarantine:
 
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""
-        wanted = self._lake.spark.createDataFrame([tuple(place) for place in places], _COLUMNS[:3])
+        wanted = self._lake.spark.createDataFrame([tuple(place) for place in places], _PLACES)
         rows = self._lake.changelog.read().where(F.col("kind") != "error")
         found = rows.join(F.broadcast(wanted), list(_PLACE), "left_semi").select(*_PLACE).distinct()
         return {Place(*row) for row in found.collect()}

@@ -85,7 +85,7 @@ class MirrorRun:
             mirror = self._open(stack)
             query = self._start(None, stack)
             self._tell("reading")
-            while not query.awaitTermination(1):
+            while not self._has_ended(query):
                 self._ingested(query)
                 self._tell("reading")
                 if stop():
@@ -182,6 +182,12 @@ class MirrorRun:
         text = told.get("maxOffsetsBehindLatest") if told else None
         self.progress.behind = None if text is None else int(float(text))
         self.progress.messages = sum(each.numInputRows for each in query.recentProgress)
+
+    def _has_ended(self, query: StreamingQuery) -> bool:
+        try:
+            return bool(query.awaitTermination(1))
+        except PySparkException as error:
+            raise ingest_error(error) from error
 
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()

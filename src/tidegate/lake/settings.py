@@ -150,7 +150,7 @@ class LakeSettings:
         """Where the lake is."""
         if self.folder is None:
             raise ConfigError("lake.folder", "no lake is named: give --lake DIR")
-        return LakePlace(self.folder, self.catalog, self.prefix)
+        return LakePlace(self.folder, self.catalog, prefix=self.prefix)
 
     def mirror(self) -> MirrorSettings:
         """What the mirror itself goes by."""

@@ -62,9 +62,14 @@ def locate(path: str, rows_per_file: int | None = None) -> Located:
 
 
 def _as_pattern(path: str) -> str:
-    """Spark takes paths for patterns: what would be one is escaped."""
+    """Spark takes paths for patterns: what would be one is escaped.
+
+    A single file is given as a pattern that only it fits, since a stream takes a plain path for a
+    folder.
+    """
     text = os.path.abspath(path)
-    return "".join(f"\\{letter}" if letter in "*?[]{}\\" else letter for letter in text)
+    text = "".join(f"\\{letter}" if letter in "*?[]{}\\" else letter for letter in text)
+    return text if os.path.isdir(path) else f"{text[:-1]}[{text[-1]}]"
 
 
 def capture_files(path: str) -> list[Path]:
