@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "wire": ({"model"}, {"pyarrow", "fastavro", "cramjam"}),
     "feed": ({"model", "wire"}, {"sqlglot"}),
     "spark": ({"feed"}, {"pyspark"}),
-    "lake": ({"spark"}, set()),
+    "lake": ({"spark"}, {"pymysql"}),
     "workload": ({"feed"}, {"numpy"}),
     "cli": ({"lake", "workload"}, {"click", "rich"}),
 }

@@ -289,10 +289,132 @@ def generate(name: str, destination: str, **options: Any) -> int:
 
 
 @commands.command()
+@_lake_options
+@click.option(
+    "--workload",
+    type=click.Choice(["bank", "orders", "sysbench"]),
+    help="Compare with what this workload knows to be true.",
+)
+@click.option(
+    "--rows", type=click.IntRange(min=0), default=10_000, show_default=True, help="Of the workload."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the workload."
+)
+@click.option(
+    "--option", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the workload."
+)
+@click.option("--capture", metavar="FILE", help="Compare with what this capture comes to.")
+@click.option(
+    "--mysql",
+    metavar="URI",
+    help="Compare with a database: mysql://user:password@host:port/; TiDB as of the instant.",
+)
+@click.option("--at", metavar="TSO|TIME", help="As of an upstream instant; by default the last.")
+@click.option(
+    "--differences",
+    "most",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="How many differing rows are named a table.",
+)
+@_source_options
 @_output_option
-def demo(output: str) -> int:
-    """Decodes a small shipped capture of each protocol and shows it."""
+def verify(**options: Any) -> int:
+    """Compares the tables of a lake with what they should be, by count and checksum.
+
+    Name one of --workload, --capture and --mysql. Rows that differ are named by their keys.
+    """
+    from tidegate.cli.verify import verify
+
+    return 0 if verify(**options) else ATTENTION
+
+
+@commands.group()
+def quarantine() -> None:
+    """The messages of a lake's feed that could not be read."""
+
+
+@quarantine.command("list")
+@_lake_options
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many.")
+@_output_option
+def quarantine_list(**options: Any) -> int:
+    """Lists them with position and reason."""
+    from tidegate.cli.quarantine import listed
+
+    return 0 if listed(**options) else ATTENTION
+
+
+@quarantine.command("show")
+@click.argument("place", metavar="[TOPIC:]PARTITION:OFFSET")
+@_lake_options
+@_output_option
+def quarantine_show(place: str, **options: Any) -> int:
+    """Shows one of them with its bytes."""
+    from tidegate.cli.quarantine import shown
+
+    shown(place, **options)
+    return 0
+
+
+@quarantine.command("retry")
+@click.argument("places", metavar="[[TOPIC:]PARTITION:OFFSET]...", nargs=-1)
+@_lake_options
+@_source_options
+@_output_option
+def quarantine_retry(places: tuple[str, ...], **options: Any) -> int:
+    """Tries to read them again, all or those named, and takes in what can be read now.
+
+    Give what was missing: --claim-check, --compression, --encoding. A mirror that had stopped then
+    goes on with nothing lost.
+    """
+    from tidegate.cli.quarantine import retried
+
+    return 0 if retried(places, **options) else ATTENTION
+
+
+@commands.command()
+@_lake_options
+@click.option(
+    "--keep",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="How long snapshots and changes are kept; by default 7.",
+)
+@_output_option
+def maintain(**options: Any) -> int:
+    """Joins small files and forgets old snapshots and changes. The mirror must not run."""
+    from tidegate.cli.maintain import maintain
+
+    maintain(**options)
+    return 0
+
+
+@commands.command()
+@click.option("--wire", is_flag=True, help="Only decode a small shipped capture of each protocol.")
+@click.option(
+    "--folder",
+    default="tidegate-demo",
+    show_default=True,
+    help="Where captures and lakes are put; what an earlier demo left there goes.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(min=100),
+    default=20_000,
+    show_default=True,
+    help="How many row changes the bank makes; the shop makes half as many.",
+)
+@_output_option
+def demo(wire: bool, folder: str, rows: int, output: str) -> int:
+    """Makes two upstream databases, mirrors them into lakes, and checks every snapshot."""
+    from tidegate.cli.demo import show_protocols
+
+    if wire:
+        show_protocols(output)
+        return 0
     from tidegate.cli.demo import demo
 
-    demo(output)
-    return 0
+    return 0 if demo(folder, rows, output) else ATTENTION

@@ -32,7 +32,7 @@ def generate(
     output: str,
 ) -> None:
     """Writes the capture; time is that of the workload, so that the same bytes come each time."""
-    source = workload(name, rows=rows, seed=seed, **_options(name, settings))
+    source = workload(name, rows=rows, seed=seed, **workload_options(name, settings))
     feed = Changefeed(_config(sink_uri, changefeed), clock=None)
     generation = _Generation(source, feed)
     started = time.monotonic()
@@ -98,7 +98,7 @@ def _config(sink_uri: str | None, changefeed: str | None) -> ChangefeedConfig:
     return config
 
 
-def _options(name: str, settings: tuple[str, ...]) -> dict[str, int]:
+def workload_options(name: str, settings: tuple[str, ...]) -> dict[str, int]:
     """The options of a workload from NAME=VALUE texts."""
     known = options_of(name)
     chosen = {}

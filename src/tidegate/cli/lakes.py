@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +32,7 @@ def settings_of(
     **given: Any,
 ) -> LakeSettings:
     """The settings of a file and, over it, of options."""
+    _need_spark()
     from tidegate.lake.settings import LakeSettings
 
     base = LakeSettings.read(config) if config else LakeSettings()
@@ -45,17 +48,16 @@ def settings_of(
     return chosen
 
 
+def _need_spark() -> None:
+    if find_spec("pyspark") is None:
+        raise SparkError("PySpark is not installed", "Run `pip install 'tidegate[spark]'`")
+
+
 @contextmanager
 def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
     """The lake of these settings, in a Spark session that is ended again if it is ours."""
-    try:
-        from pyspark.sql import SparkSession
-    except ModuleNotFoundError as error:
-        if error.name != "pyspark":
-            raise
-        raise SparkError(
-            "PySpark is not installed", "Run `pip install 'tidegate[spark]'`"
-        ) from None
+    from pyspark.sql import SparkSession
+
     from tidegate.lake.format import session_settings
     from tidegate.lake.lake import Lake
     from tidegate.spark import session
@@ -87,6 +89,19 @@ def reading(settings: LakeSettings) -> Iterator[Lake]:
         if state is not None:
             lake.zone = state.feed.get("time zone", lake.zone)
         yield lake
+
+
+@contextmanager
+def exclusive(settings: LakeSettings) -> Iterator[None]:
+    """While no mirror runs on the lake, and none can start."""
+    from tidegate.lake.lock import lake_lock
+
+    folder = settings.place.folder
+    if "://" in folder:
+        yield
+        return
+    with lake_lock(Path(folder)):
+        yield
 
 
 @contextmanager

@@ -48,7 +48,6 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
     libraries = ("kafka",) if feed.startswith("kafka") else ()
     report = _JsonReport() if output == "json" else _report()
     with opened(chosen, *libraries) as lake:
-        chosen.remember()
         return _run(lake, chosen, once, report)
 
 
@@ -58,6 +57,7 @@ def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report) -> bool
     from tidegate.lake.source import open_feed
 
     feed = open_feed(lake.spark, settings)
+    settings.remember(feed.identity)
     report.begin(feed.identity)
     run = MirrorRun(lake, feed, settings.mirror(), on_progress=report.progress)
     started = time.monotonic()

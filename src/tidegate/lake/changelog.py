@@ -135,6 +135,12 @@ class Changelog:
         found = self.read().where((F.col("kind") == "ddl") & (F.col("commit_ts") >= ts))
         return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
 
+    def first_ts(self) -> int:
+        """The commit_ts of the first change."""
+        kinds = F.col("kind").isin(*ROW_KINDS, "ddl")
+        found = self.read().where(kinds).agg(F.min("commit_ts")).collect()
+        return found[0][0] or 0
+
     def waiting(self, ts: int, cache: SchemaCache) -> dict[SchemaKey, int]:
         """How many rows after an instant wait for schemas that the cache does not have."""
         found = (

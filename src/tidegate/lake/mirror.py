@@ -33,6 +33,7 @@ from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.model import Column as SchemaColumn
 from tidegate.model import Flag, TableSchema
+from tidegate.model.tso import LOGICAL_BITS
 from tidegate.wire import CHANGE_SCHEMA
 from tidegate.wire.shapes import Shape
 
@@ -106,6 +107,7 @@ class Mirror:
         if self._unfinished is not None and self._unfinished.step <= self.state.step:
             self._unfinished = None
         self._recorded = float("-inf")
+        self._unrecorded = False
         self.waiting: dict[SchemaKey, int] = {}
         """How many rows wait for which schema."""
 
@@ -185,8 +187,9 @@ class Mirror:
         if resolved <= state.applied_ts:
             return None
         seconds = self.settings.max_step_seconds
-        if seconds is not None and state.applied_ts:
-            resolved = min(resolved, state.applied_ts + (int(seconds * 1000) << 18))
+        if seconds is not None:
+            start = state.applied_ts or self.lake.changelog.first_ts()
+            resolved = min(resolved, start + (int(seconds * 1000) << LOGICAL_BITS))
         return resolved
 
     def _statements(self, target: int) -> tuple[list[Statement], int]:
@@ -329,10 +332,9 @@ class Mirror:
         state.rows += rows
         changed = self._changed(steps, before)
         now = time.monotonic()
+        self._unrecorded = True
         if steps or statements or now - self._recorded > self.settings.heartbeat:
-            lake.snapshots.record(state, changed)
-            self._recorded = now
-            self._boundary("recorded")
+            self._record(changed)
         timer.lap("record")
         return StepReport(
             resolved_ts=state.applied_ts,
@@ -342,6 +344,17 @@ class Mirror:
             seconds=timer.total(),
             phases=timer.laps,
         )
+
+    def _record(self, changed: list[Snapshot]) -> None:
+        self.lake.snapshots.record(self.state, changed)
+        self._recorded = time.monotonic()
+        self._unrecorded = False
+        self._boundary("recorded")
+
+    def settle(self) -> None:
+        """Records the instant reached if that was not worth a commit yet."""
+        if self._unrecorded:
+            self._record([])
 
     def _mark(
         self, target: int, statements: list[Statement], planner: Planner, groups: list[Group]

@@ -104,7 +104,7 @@ class Quarantine:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._log = lake.tables.create_log(NAME, _COLUMNS)
+        self.log = lake.tables.create_log(NAME, _COLUMNS)
 
     def count(self) -> int:
         """How many messages are bad."""
@@ -121,12 +121,12 @@ class Quarantine:
 
     def settled(self) -> set[Place]:
         """The messages that could be read in the end."""
-        rows = self._lake.tables.read(self._log).where(F.col("outcome") == READ)
+        rows = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
         return {Place(*row) for row in rows.select(*_PLACE).distinct().collect()}
 
     def _unsettled(self) -> DataFrame:
         errors = self._lake.changelog.read().where(F.col("kind") == "error")
-        log = self._lake.tables.read(self._log).where(F.col("outcome") == READ)
+        log = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
         settled = log.select(*_PLACE).distinct()
         return errors.join(F.broadcast(settled), list(_PLACE), "left_anti")
 
@@ -160,7 +160,7 @@ class Quarantine:
         wall = datetime.now(UTC)
         rows = [(*place, wall, READ) for place in places]
         frame = self._lake.spark.createDataFrame(rows, _COLUMNS)
-        self._lake.tables.append_to_log(self._log, frame)
+        self._lake.tables.append_to_log(self.log, frame)
 
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""

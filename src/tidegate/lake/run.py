@@ -96,6 +96,7 @@ class MirrorRun:
             self._tell("applying")
             while not stop() and self._step(mirror):
                 self._tell("applying")
+            mirror.settle()
             self._tell("done")
         return self.progress
 
@@ -118,6 +119,7 @@ class MirrorRun:
                 self._tell("following")
                 if not moved:
                     time.sleep(0.1)
+            mirror.settle()
         return self.progress
 
     # --- parts ------------------------------------------------------------------------------------

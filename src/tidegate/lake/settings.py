@@ -172,45 +172,49 @@ class LakeSettings:
                 f"There is no lake in {self.place.folder!r}",
                 "Give the folder that was given to `tidegate mirror --lake`",
             )
-        return replace(self, **(found or {}))
+        return replace(self, **_kept(found))
 
     def claim(self, format_given: bool) -> LakeSettings:
         """These for a lake that is to be mirrored into: what is there stays as it is."""
         found = recall(self.place.folder)
-        if found is None:
-            return self
-        if format_given and found["format"] != self.format:
+        if found is not None and format_given and found["format"] != self.format:
             raise LakeError(
                 f"The tables of the lake {self.folder!r} are in the format {found['format']}, "
                 f"not {self.format}",
                 "Leave --format out, or give another --lake",
             )
-        return replace(self, **found)
+        return replace(self, **_kept(found))
 
-    def remember(self) -> None:
-        """Writes down in the lake's folder how its tables are kept."""
+    def remember(self, feed: Mapping[str, Any]) -> None:
+        """Writes down in the lake's folder how its tables are kept, and of which feed."""
         folder = self.place.folder
         if "://" in folder or recall(folder) is not None:
             return
         told = {"format": self.format, "catalog": self.catalog, "prefix": self.prefix}
         Path(folder).mkdir(parents=True, exist_ok=True)
-        path = Path(folder) / REMEMBERED
-        path.write_text(json.dumps(told) + "\n", encoding="utf-8")
+        text = json.dumps({**told, "feed": dict(feed)}, ensure_ascii=False, indent=1)
+        (Path(folder) / REMEMBERED).write_text(text + "\n", encoding="utf-8")
 
 
 def recall(folder: str) -> dict[str, Any] | None:
     """What a lake's folder says of the lake; None where there is none."""
     path = Path(folder.removeprefix("file://")) / REMEMBERED
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return {name: told[name] for name in ("format", "catalog", "prefix")}
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {name: told[name] for name in ("format", "catalog", "prefix", "feed")}
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise LakeError(
             f"The file {str(path)!r} is damaged ({error})",
-            'As the lake was made, it has {"format": "iceberg", "catalog": null, "prefix": ""}',
+            'It has {"format": "iceberg", "catalog": null, "prefix": "", "feed": {}}, as the lake '
+            "was made",
         ) from error
+
+
+def _kept(found: Mapping[str, Any] | None) -> dict[str, Any]:
+    names = ("format", "catalog", "prefix")
+    return {} if found is None else {name: found[name] for name in names}
 
 
 def _tables() -> list[str]:

@@ -21,12 +21,14 @@ from tidegate.feed.gate import DdlId, Gate
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Offsets
-from tidegate.lake.format import TableFormat
+from tidegate.lake.format import Position, TableFormat
 from tidegate.lake.plan import Status, Table, Tables
-from tidegate.model import TableSchema
+from tidegate.model import LakeError, TableSchema
+from tidegate.model.tso import tso_to_datetime
 
 NAME = "snapshots"
 _INTENT = "tidegate.intent"
+_SINCE = "tidegate.kept-since"
 _STATE_VERSION = 1
 _COLUMNS = StructType(
     [
@@ -199,6 +201,23 @@ class Snapshots:
         self._tables.append_to_log(self.identifier, self._spark.createDataFrame(rows, _COLUMNS))
         self._recorded_tables = tables
 
+    def forget(self, since: int) -> None:
+        """Drops what tells of instants before `since`; the tables at that instant stay known."""
+        self._tables.set_properties(self.identifier, {_SINCE: str(since)})
+        rows = self._tables.read(self.identifier)
+        old = rows.where(F.col("database").isNotNull() & (F.col("resolved_ts") <= since))
+        last = old.groupBy("database", "table").agg(F.max("step").alias("step"))
+        kept = sorted({row["step"] for row in last.collect()})
+        final = rows.agg(F.max("step")).collect()[0][0]
+        steps = ", ".join(str(step) for step in [*kept, final])
+        condition = f"resolved_ts < {since} AND tables IS NULL AND step NOT IN ({steps})"
+        if rows.where(condition).limit(1).count():
+            self._tables.delete(self.identifier, condition, Position(0))
+
+    def kept_since(self) -> int:
+        """The earliest instant that can still be read; 0: all of them."""
+        return int(self._tables.properties(self.identifier).get(_SINCE, "0"))
+
     # --- reading ----------------------------------------------------------------------------------
 
     def state(self) -> MirrorState | None:
@@ -230,6 +249,12 @@ class Snapshots:
 
     def at(self, ts: int | None = None) -> list[Snapshot]:
         """The tables at the last instant recorded that is not after `ts`, or now."""
+        if ts is not None and ts < self.kept_since():
+            first = tso_to_datetime(self.kept_since())
+            raise LakeError(
+                f"The lake keeps its snapshots since {first:%Y-%m-%d %H:%M:%S} UTC only",
+                "Ask for a later instant; `tidegate maintain --keep` says how long they are kept",
+            )
         rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
         if ts is not None:
             rows = rows.where(F.col("resolved_ts") <= ts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -20,6 +20,7 @@ from tidegate.feed.tables import Name
 from tidegate.lake.lake import Lake
 from tidegate.lake.names import quoted
 from tidegate.lake.plan import Status
+from tidegate.lake.replay import Replay
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import carried
 from tidegate.model import TableSchema
@@ -37,6 +38,8 @@ class Expected:
 
     schema: TableSchema
     rows: Sequence[Row]
+    skipped: str = ""
+    """Why the rows are not known."""
 
     def to_arrow(self) -> pa.Table:
         """A text column for each column."""
@@ -44,6 +47,16 @@ class Expected:
         columns = list(zip(*self.rows, strict=True)) or [()] * len(names)
         arrays = [pa.array(column, pa.string()) for column in columns]
         return pa.Table.from_arrays(arrays, list(names))
+
+
+class TruthTable(Protocol):
+    """A table of a workload: rows by key, values in the order of the schema's columns."""
+
+    @property
+    def schema(self) -> TableSchema: ...
+
+    @property
+    def rows(self) -> Mapping[Any, Row]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,9 @@ class Verification:
 
     def run(self, expected: Mapping[Name, Expected]) -> Iterator[Compared]:
         """Each table of either side, in the order of their names."""
-        there = {snapshot.name.folded: snapshot.name for snapshot in self.lake.snapshots.at(self.at)}
+        there = {
+            snapshot.name.folded: snapshot.name for snapshot in self.lake.snapshots.at(self.at)
+        }
         wanted = {
             name.folded: (name, table)
             for name, table in expected.items()
@@ -115,13 +130,20 @@ class Verification:
                 yield Compared(name, None, None, skipped=f"stopped: {self._stopped[folded]}")
                 continue
             table = wanted[folded][1] if folded in wanted else None
-            yield self._compare(name, table, folded in there)
+            if table is not None and table.skipped:
+                yield Compared(name, None, None, skipped=table.skipped)
+            else:
+                yield self._compare(name, table, folded in there)
 
     def _compare(self, name: Name, expected: Expected | None, is_there: bool) -> Compared:
         mine = self.lake.texts(*name, self.at) if is_there else None
         theirs = None if expected is None else self._as_in_lake(expected)
         if mine is None or theirs is None or expected is None:
-            return Compared(name, mine and summed(mine), theirs and summed(theirs))
+            return Compared(
+                name,
+                None if mine is None else summed(mine),
+                None if theirs is None else summed(theirs),
+            )
         odd = set(mine.columns) ^ set(theirs.columns)
         if odd:
             return Compared(name, summed(mine), summed(theirs), columns=tuple(sorted(odd)))
@@ -197,12 +219,10 @@ def summed(rows: DataFrame) -> Sum:
     return Sum(count, f"{int(checksum or 0) & (1 << 64) - 1:016x}")
 
 
-def expected_tables(
-    tables: Mapping[tuple[str, str], Any] | Iterable[tuple[tuple[str, str], Any]],
-) -> dict[Name, Expected]:
-    """From tables that have a `schema` and `rows` by key, each row in the schema's order."""
+def of_truth(tables: Mapping[tuple[str, str], TruthTable]) -> dict[Name, Expected]:
+    """What a workload knows of its tables."""
     found = {}
-    for name, table in dict(tables).items():
+    for name, table in tables.items():
         kept = [
             place
             for place, column in enumerate(table.schema.columns)
@@ -211,3 +231,13 @@ def expected_tables(
         rows = [tuple(row[place] for place in kept) for row in table.rows.values()]
         found[Name(*name)] = Expected(table.schema, rows)
     return found
+
+
+def of_feed(batches: Iterable[pa.RecordBatch], until: int | None) -> dict[Name, Expected]:
+    """What the changes of a feed up to an instant come to, worked out in memory."""
+    replay = Replay()
+    replay.run(batches, until)
+    return {
+        name: Expected(table.schema, list(table.rows.values()), table.skipped)
+        for name, table in replay.tables.items()
+    }

@@ -1,0 +1,150 @@
+"""`tidegate quarantine`: the messages that could not be read, and another try at them."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidegate.cli.lakes import exclusive, opened, reading, settings_of
+
+if TYPE_CHECKING:
+    from tidegate.lake.lake import Lake
+    from tidegate.lake.quarantine import BadMessage, Place
+    from tidegate.spark.decoding import Reading
+
+_SHOWN_BYTES = 512
+
+
+def listed(*, limit: int | None, output: str, **options: Any) -> bool:
+    """Every bad message in a line; whether there are none."""
+    from tidegate.lake.quarantine import Quarantine
+
+    with reading(settings_of(**options)) as lake:
+        quarantine = Quarantine(lake)
+        messages = quarantine.messages(limit=limit)
+        count = len(messages) if limit is None else quarantine.count()
+    for message in messages:
+        if output == "json":
+            click.echo(json.dumps(_document(message, with_bytes=False), ensure_ascii=False))
+        else:
+            click.echo(f"{_named(message.place)}  {message.code}: {message.reason}")
+    if output == "text":
+        click.echo(f"{count:,} messages are quarantined" if count else "nothing is quarantined")
+    return count == 0
+
+
+def shown(place: str, *, output: str, **options: Any) -> None:
+    """One bad message with its bytes."""
+    from tidegate.lake.quarantine import Quarantine
+    from tidegate.model import LakeError
+
+    wanted = parse_place(place)
+    with reading(settings_of(**options)) as lake:
+        found = Quarantine(lake).messages(wanted)
+    if not found:
+        raise LakeError(f"No message at {wanted} is quarantined", "See `tidegate quarantine list`")
+    if output == "json":
+        click.echo(json.dumps(_document(found[0]), ensure_ascii=False))
+        return
+    message = found[0]
+    click.echo(f"message  {message.place}\nreason   {message.reason} ({message.code})")
+    for name, content in (("key", message.key), ("value", message.value)):
+        click.echo(f"{name:<8} {_readable(content)}")
+
+
+def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
+    """Decodes bad messages again; whether all could be read, and in time."""
+    from tidegate.lake.quarantine import Quarantine
+
+    wanted = [parse_place(place) for place in places]
+    told = {
+        name: options.pop(name) for name in ("protocol", "encoding", "compression", "claim_check")
+    }
+    settings = settings_of(**options).remembered()
+    with exclusive(settings), opened(settings) as lake:
+        result = Quarantine(lake).retry(_reading(lake, told), wanted)
+    if output == "json":
+        document = {
+            "event": "done",
+            "read": [list(place) for place in result.read],
+            "bad": [_document(message, with_bytes=False) for message in result.bad],
+            "late": [
+                {"database": name[0], "table": name[1], "events": count}
+                for name, count in result.late.items()
+            ],
+        }
+        click.echo(json.dumps(document, ensure_ascii=False))
+    else:
+        for message in result.bad:
+            click.echo(f"still bad  {_named(message.place)}  {message.reason}")
+        click.echo(f"{len(result.read):,} messages read, {len(result.bad):,} still bad")
+        for name, count in result.late.items():
+            click.echo(
+                f"late: {count:,} events of {'.'.join(name)} are in the changelog, but the tables "
+                "had gone past them; mirror into a new lake to have them applied"
+            )
+        if result.read and not result.late:
+            click.echo("start `tidegate mirror` again: it goes on with them")
+    return not (result.bad or result.late)
+
+
+def _reading(lake: Lake, told: dict[str, Any]) -> Reading:
+    """How the feed's messages are read, unless it is told otherwise now."""
+    from tidegate.lake.settings import recall
+    from tidegate.spark.decoding import Reading
+
+    state = lake.snapshots.state()
+    feed = (recall(lake.place.folder) or {}).get("feed", {}) if state is None else state.feed
+    if told["protocol"] is None and "protocol" not in feed:
+        raise click.UsageError("The lake does not know its feed yet: name its --protocol.")
+    return Reading(
+        told["protocol"] or feed["protocol"],
+        told["encoding"],
+        told["compression"] or feed.get("compression"),
+        told["claim_check"],
+    )
+
+
+# --- places and bytes -----------------------------------------------------------------------------
+
+
+def parse_place(text: str) -> Place:
+    """PARTITION:OFFSET, or TOPIC:PARTITION:OFFSET."""
+    from tidegate.lake.quarantine import Place
+
+    match = re.fullmatch(r"(?:(.*):)?(\d+):(\d+)", text, re.DOTALL)
+    if match is None:
+        raise click.UsageError(f"{text!r} is no place: write TOPIC:PARTITION:OFFSET.")
+    return Place(match[1] or "", int(match[2]), int(match[3]))
+
+
+def _named(place: Place) -> str:
+    return ":".join(str(part) for part in place if part != "")
+
+
+def _document(message: BadMessage, *, with_bytes: bool = True) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        **message.place._asdict(),
+        "code": message.code,
+        "reason": message.reason,
+    }
+    if with_bytes:
+        for name, content in (("key", message.key), ("value", message.value)):
+            document[name] = None if content is None else b64encode(content).decode()
+    return document
+
+
+def _readable(content: bytes | None) -> str:
+    if content is None:
+        return "none"
+    head = content[:_SHOWN_BYTES]
+    more = f" … ({len(content):,} bytes)" if len(content) > _SHOWN_BYTES else ""
+    try:
+        text = head.decode("utf-8")
+    except UnicodeDecodeError:
+        return head.hex(" ") + more
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) + more

@@ -1,0 +1,91 @@
+"""Upkeep of a lake: small files are joined, and what is older than it is to keep is forgotten.
+
+Every instant since then can be read as before: of each table the version stays that was its last
+one at that time, whenever it was written. The mirror must not run meanwhile: see `lock`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import functions as F
+
+from tidegate.feed.tables import Name
+from tidegate.lake.changelog import ROW_KINDS
+from tidegate.lake.format import Position
+from tidegate.lake.lake import Lake
+from tidegate.lake.names import parts_of
+from tidegate.lake.quarantine import Quarantine
+from tidegate.lake.snapshots import MirrorState
+from tidegate.model import LakeError
+from tidegate.model.tso import tso_from_datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was done to a table, by name."""
+
+    table: str
+    done: Mapping[str, int]
+    seconds: float
+
+
+def maintain(lake: Lake, keep: timedelta) -> Iterator[Maintained]:
+    """Does it, table by table, the lake's own at the end."""
+    state = lake.snapshots.state()
+    intended = lake.snapshots.intended()
+    if intended is not None and intended.step > (0 if state is None else state.step):
+        raise LakeError(
+            "A step of the mirror was cut off", "Run `tidegate mirror --once` first, to finish it"
+        )
+    if state is None:
+        return
+    now = datetime.now(UTC)
+    since = min(state.applied_ts, tso_from_datetime(now - keep))
+    written = _oldest_needed(lake, since)
+    for snapshot in sorted(lake.snapshots.at(), key=lambda found: found.name):
+        oldest = min(written.get(snapshot.name, datetime.min.replace(tzinfo=UTC)), now - keep)
+        seconds = (now - oldest).total_seconds() if oldest.year > 1 else now.timestamp()
+        yield _one(lake, snapshot.identifier, str(snapshot.name), seconds)
+    lake.snapshots.forget(since)
+    _forget_changes(lake, state, since)
+    for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
+        name = ".".join(parts_of(identifier)[1:])
+        yield _one(lake, identifier, name, keep.total_seconds())
+
+
+def _one(lake: Lake, identifier: str, name: str, keep_seconds: float) -> Maintained:
+    started = time.monotonic()
+    done = lake.tables.maintain(identifier, keep_seconds=keep_seconds)
+    return Maintained(name, done, round(time.monotonic() - started, 3))
+
+
+def _oldest_needed(lake: Lake, since: int) -> dict[Name, datetime]:
+    """When the version before the one that each table had at `since` was recorded.
+
+    What it had then was written after that; without such a version nothing may go.
+    """
+    rows = lake.tables.read(lake.snapshots.identifier).where(F.col("database").isNotNull())
+    grouped = rows.where(F.col("resolved_ts") <= since).groupBy("database", "table")
+    last_two = F.slice(F.reverse(F.array_sort(F.collect_list(F.struct("step", "wall")))), 1, 2)
+    found = grouped.agg(last_two.alias("last")).collect()
+    return {
+        Name(row["database"], row["table"]): row["last"][1]["wall"].replace(tzinfo=UTC)
+        for row in found
+        if len(row["last"]) == 2
+    }
+
+
+def _forget_changes(lake: Lake, state: MirrorState, since: int) -> None:
+    """Rows, statements and watermarks before an instant that every table has passed.
+
+    Shapes, schemas and bad messages stay: they are few, and later rows may refer to them.
+    """
+    kinds = ", ".join(f"'{kind}'" for kind in (*ROW_KINDS, "ddl", "watermark"))
+    condition = f"commit_ts < {min(since, state.applied_ts)} AND kind IN ({kinds})"
+    gone = lake.changelog.read().where(condition).limit(1).count()
+    if gone:
+        lake.tables.delete(lake.changelog.identifier, condition, Position(0))

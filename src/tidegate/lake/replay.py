@@ -1,0 +1,201 @@
+"""The tables of a feed in memory: all its changes, applied one after the other in commit order.
+
+For feeds of moderate size, to compare a lake with. It shares with the mirror what the feed layer
+says of order and statements, and nothing of how tables are written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.feed.ddl import ChangeKind, TableChange
+from tidegate.feed.order import Step, steps
+from tidegate.feed.schema_cache import SchemaCache
+from tidegate.feed.tables import Effect, Name, TableBook
+from tidegate.lake.rows import carried
+from tidegate.model import Delete, Insert, TableSchema, Update
+from tidegate.wire import EventReader
+
+Row = tuple[str | None, ...]
+
+_INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year")
+
+
+@dataclass(slots=True)
+class ReplayedTable:
+    """A table: its schema, and its rows by handle key, values in the order of `names`."""
+
+    schema: TableSchema
+    rows: dict[Row, Row] = field(default_factory=dict)
+    skipped: str = ""
+    """Why its rows cannot be told from the feed alone."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that rows carry."""
+        return carried(self.schema)
+
+    def put(self, after: Mapping[str, str | None]) -> None:
+        """A row as it is now."""
+        self.rows[self._key(after)] = tuple(after.get(name) for name in self.names)
+
+    def take(self, before: Mapping[str, str | None]) -> None:
+        """A row is gone."""
+        self.rows.pop(self._key(before), None)
+
+    def _key(self, row: Mapping[str, str | None]) -> Row:
+        return tuple(row.get(name) for name in self.schema.handle_key())
+
+    def alter(self, change: TableChange) -> None:
+        """Gives every row what the columns of the new schema hold."""
+        assert change.after is not None
+        old = {entry.after.name: entry for entry in change.columns if entry.after is not None}
+        names, self.schema = self.names, change.after
+        rows = [dict(zip(names, row, strict=True)) for row in self.rows.values()]
+        self.rows = {}
+        for row in rows:
+            made: dict[str, str | None] = {}
+            for name in self.names:
+                entry = old.get(name)
+                if entry is None:
+                    made[name] = row.get(name)
+                elif entry.before is not None:
+                    made[name] = row.get(entry.before.name)
+                elif entry.fill is None or isinstance(entry.fill, str):
+                    made[name] = entry.fill
+                else:
+                    self.skipped = f"what {name} holds in its earlier rows is not told"
+            self.put(made)
+
+    def prune(self, condition: str) -> None:
+        """Takes away the rows for which a condition of SQL is true."""
+        is_integer = [
+            column.base_type in _INTEGERS
+            for column in self.schema.columns
+            if column.generated != "virtual"
+        ]
+        listed = ", ".join("`" + name.replace("`", "``") + "`" for name in self.names)
+        marks = ", ".join("?" * len(self.names))
+        keys = list(self.rows)
+        connection = sqlite3.connect(":memory:")
+        try:
+            connection.execute(f"CREATE TABLE t ({listed})")
+            connection.executemany(
+                f"INSERT INTO t (rowid, {listed}) VALUES (?, {marks})",
+                (
+                    [number, *_sql_values(self.rows[key], is_integer)]
+                    for number, key in enumerate(keys, 1)
+                ),
+            )
+            gone = connection.execute(f"SELECT rowid FROM t WHERE {condition}").fetchall()
+        finally:
+            connection.close()
+        for (number,) in gone:
+            del self.rows[keys[number - 1]]
+
+
+def _sql_values(row: Row, is_integer: Sequence[bool]) -> list[str | int | None]:
+    return [
+        int(text) if integer and text is not None else text
+        for text, integer in zip(row, is_integer, strict=True)
+    ]
+
+
+class Replay:
+    """Takes the changes of a feed in; `tables` are what they come to, by name."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Name, ReplayedTable] = {}
+        self._by_folded: dict[tuple[str, str], Name] = {}
+        self._book = TableBook()
+        self._cache = SchemaCache()
+
+    def run(self, batches: Iterable[pa.RecordBatch], until: int | None = None) -> None:
+        """All changes up to an instant, in commit order."""
+        kept = []
+        for batch in batches:
+            self._cache.add(batch)
+            table = pa.Table.from_batches([batch])
+            if until is not None:
+                in_time = pc.less_equal(table["commit_ts"], until)
+                table = table.filter(pc.fill_null(in_time, False))
+            kept.append(table)
+        if not kept:
+            return
+        for step in steps(pa.concat_tables(kept)):
+            self._rows(step.rows)
+            if step.ddl is not None:
+                self._statement(step)
+
+    def _rows(self, rows: pa.Table) -> None:
+        reader = EventReader(self._cache.shapes)
+        for batch in rows.combine_chunks().to_batches():
+            for event in reader.events(batch):
+                assert isinstance(event, Insert | Update | Delete)
+                table = self._table(Name(event.database, event.table))
+                if table.skipped:
+                    continue
+                if isinstance(event, Update) and event.before:
+                    moved = {**event.after, **event.before}
+                    table.take(moved)
+                if isinstance(event, Delete):
+                    table.take(event.before)
+                else:
+                    table.put(event.after)
+
+    def _table(self, name: Name) -> ReplayedTable:
+        known = self._by_folded.get(name.folded)
+        if known is not None:
+            return self.tables[known]
+        schema = self._cache.latest(*name) or TableSchema(database=name.database, table=name.table)
+        return self._add(name, ReplayedTable(schema, skipped="its CREATE is not in the capture"))
+
+    def _add(self, name: Name, table: ReplayedTable) -> ReplayedTable:
+        self._by_folded[name.folded] = name
+        self.tables[name] = table
+        return table
+
+    def _remove(self, name: Name) -> ReplayedTable | None:
+        known = self._by_folded.pop(name.folded, None)
+        return None if known is None else self.tables.pop(known)
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def _statement(self, step: Step) -> None:
+        assert step.ddl is not None
+        query, database = step.ddl["ddl"]["query"], step.ddl["database"] or ""
+        for effect in self._book.run(query, database, step.ddl["table"]):
+            self._effect(effect)
+
+    def _effect(self, effect: Effect) -> None:
+        known = self._by_folded.get(effect.name.folded)
+        table = None if known is None else self.tables[known]
+        after = effect.change.after
+        if effect.kind is ChangeKind.CREATED and after is not None:
+            if table is None or table.skipped:
+                self._remove(effect.name)
+                no_key = "" if after.handle_key() else "it has no key"
+                self._add(effect.name, ReplayedTable(after, skipped=no_key))
+        elif effect.kind is ChangeKind.DROPPED:
+            self._remove(effect.name)
+        elif effect.kind is ChangeKind.UNMIRRORED:
+            found = table or self._table(effect.name)
+            found.skipped = effect.change.reason or effect.change.what
+        elif table is not None:
+            self._change(table, effect)
+
+    def _change(self, table: ReplayedTable, effect: Effect) -> None:
+        if effect.kind is ChangeKind.TRUNCATED:
+            table.rows.clear()
+        elif effect.kind is ChangeKind.PRUNED and effect.change.removed is not None:
+            table.prune(effect.change.removed)
+        if effect.change.after is not None:
+            table.alter(effect.change)
+        if effect.new_name is not None:
+            self._remove(effect.name)
+            self._add(effect.new_name, table)
