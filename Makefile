@@ -81,7 +81,7 @@ kafka: setup jars ## run a Kafka broker on loopback until Ctrl-C, for trials
 	@$(RUN) -m tests.support.kafka $(ARGS)
 
 .PHONY: demo
-demo: setup ## show Tidegate at work; needs no Kafka and no TiDB
+demo: setup jars ## mirror two made-up databases into lakes and check every snapshot; needs no Kafka and no TiDB
 	@$(RUN) -m tidegate.cli demo
 
 .PHONY: test
