@@ -193,19 +193,22 @@ class LakePlace(NamedTuple):
 
 def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
     """The Spark settings with which a session can reach the tables of a lake."""
-    from tidegate.lake import iceberg
+    from tidegate.lake import delta, iceberg
 
     settings: dict[str, Callable[[LakePlace], dict[str, str]]] = {
-        "iceberg": iceberg.session_settings
+        "iceberg": iceberg.session_settings,
+        "delta": delta.session_settings,
     }
     return settings[format_name](place)
 
 
 def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:
     """The tables of a lake in one of the formats."""
+    from tidegate.lake.delta import DeltaFormat
     from tidegate.lake.iceberg import IcebergFormat
 
     formats: dict[str, Callable[[SparkSession, LakePlace], TableFormat]] = {
-        "iceberg": IcebergFormat
+        "iceberg": IcebergFormat,
+        "delta": DeltaFormat,
     }
     return formats[name](spark, place)

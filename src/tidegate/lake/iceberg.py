@@ -12,18 +12,18 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import (
-    BinaryType,
     DataType,
-    DateType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -31,8 +31,6 @@ from pyspark.sql.types import (
     LongType,
     StringType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
 )
 
 from tidegate.feed.ddl import TableChange
@@ -48,7 +46,7 @@ from tidegate.lake.format import (
 )
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import ConfigError, TableSchema
-from tidegate.spark.types import from_text, spark_schema, spark_type
+from tidegate.spark.types import from_text_array, spark_schema, spark_type
 
 POSITION = "tidegate.position"
 SCHEMA = "tidegate.schema"
@@ -296,23 +294,16 @@ class IcebergFormat(TableFormat):
         """What the rows that are there hold in an added column, as an Iceberg literal."""
         if column.fill is None:
             return None
-        typed = from_text(column.after, F.lit(column.fill))
-        found = self._spark.range(1).select(typed, typed.cast(StringType())).head()
-        if found is None or found[0] is None:
-            return None
-        value, text = found
+        value = from_text_array(column.after, pa.array([column.fill]))[0].as_py()
         of: Any = self._jvm.org.apache.iceberg.expressions.Literal.of
-        spark_kind = spark_type(column.after)
-        if isinstance(spark_kind, BinaryType):
-            return of(self._jvm.java.nio.ByteBuffer.wrap(bytes(value)))
-        if isinstance(spark_kind, StringType | DecimalType):
-            return of(text).to(kind)
-        if isinstance(spark_kind, DateType):
-            return of(text).to(kind)
-        if isinstance(spark_kind, TimestampNTZType):
-            return of(text.replace(" ", "T")).to(kind)
-        if isinstance(spark_kind, TimestampType):
-            return of(column.fill.replace(" ", "T") + "+00:00").to(kind)
+        if value is None:
+            return None
+        if isinstance(value, bytes):
+            return of(self._jvm.java.nio.ByteBuffer.wrap(value))
+        if isinstance(value, Decimal):
+            return of(f"{value:f}").to(kind)
+        if isinstance(value, date):  # of which datetime is one
+            return of(value.isoformat()).to(kind)
         return of(value).to(kind)
 
     def _rewrite(
