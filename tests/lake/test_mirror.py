@@ -18,23 +18,21 @@ from tidegate.lake.mirror import Mirror
 from tidegate.model.types import MySQLType
 
 PARTITIONS = [("", number) for number in range(3)]
-STREAMS = [variant.name for variant in corpus.variants() if variant.stream]
-# One or two feeds of each protocol and scenario; all of them with TIDEGATE_ALL=1.
+# Feeds of every protocol and in how many parts they come; all of them with TIDEGATE_ALL=1.
 CHOSEN = {
-    "bank.open.b16.stream": 3,
-    "bank.canal.ext.stream": 3,
-    "bank.simple.json.stream": 2,
-    "bank.craft.b16.stream": 2,
-    "new/bank.canal.rowkey.stream": 1,
-    "ddl.simple.json.stream": 2,
-    "new/ddl.canal.ext.stream": 1,
+    ("bank.open.b16.stream", "iceberg"): 3,
+    ("bank.canal.ext.stream", "delta"): 2,
+    ("bank.craft.b16.stream", "iceberg"): 2,
+    ("new/bank.canal.rowkey.stream", "iceberg"): 1,
+    ("ddl.simple.json.stream", "iceberg"): 2,
 }
 if os.environ.get("TIDEGATE_ALL"):
-    CHOSEN = {name: CHOSEN.get(name, 2) for name in STREAMS} | CHOSEN
-
-
-def is_eventual(variant):
-    return variant.protocol == "canal" and not variant.options
+    CHOSEN |= {
+        (variant.name, table_format): 2
+        for variant in corpus.variants()
+        for table_format in ("iceberg", "delta")
+        if variant.stream and not (variant.protocol == "canal" and not variant.options)
+    }
 
 
 def check(lake, mirror, variant, at):
@@ -64,13 +62,13 @@ def blanked(rows, schema):
     )
 
 
-@pytest.mark.parametrize("name", CHOSEN)
-def test_the_tables_are_those_of_the_source_at_every_instant(spark, tmp_path, name):
+@pytest.mark.parametrize(("name", "table_format"), CHOSEN)
+def test_the_tables_are_those_of_the_source_at_every_instant(spark, tmp_path, name, table_format):
     variant = corpus.variant(name)
-    lake = new_lake(spark, tmp_path)
+    lake = new_lake(spark, tmp_path, table_format)
     mirror = Mirror(lake)
     instants = []
-    for part in in_chunks(decoded(name), CHOSEN[name]):
+    for part in in_chunks(decoded(name), CHOSEN[name, table_format]):
         fill(lake, part)
         while mirror.step(PARTITIONS):
             instants.append(mirror.state.applied_ts)
