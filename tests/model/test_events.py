@@ -69,7 +69,7 @@ def test_a_column_not_carried_before_is_not_taken_for_null():
 
 
 def test_the_flags_have_the_bits_of_the_change_batch():
-    assert [flag.value for flag in EventFlag] == [1, 2, 4, 8, 16, 32]
+    assert [flag.value for flag in EventFlag] == [1, 2, 4, 8, 16, 32, 64]
 
 
 def test_a_position_names_topic_partition_offset_and_event():
