@@ -144,7 +144,9 @@ class IcebergFormat(TableFormat):
 
     def identifier(self, database: str, table: str) -> str:
         """How SQL names the table of that name."""
-        return quoted(self._catalog_name, self._place.prefix + database, table)
+        # A catalog takes a dot for the end of one level of names and the beginning of the next.
+        level = (self._place.prefix + database).replace("%", "%25").replace(".", "%2E")
+        return quoted(self._catalog_name, level, table)
 
     def _strings(self, *parts: str) -> Any:
         gateway: Any = self._spark.sparkContext._gateway
