@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -348,7 +348,7 @@ class IcebergFormat(TableFormat):
             changes = changes.persist()
         view = f"tidegate_changes_{uuid.uuid4().hex}"
         try:
-            bounds = _Bounds.of(changes, key[0])
+            bounds = _Bounds.of(changes, key)
             if bounds is not None:
                 changes.createOrReplaceTempView(view)
                 statement = _merge_statement(identifier, view, names, key, bounds)
@@ -491,18 +491,16 @@ class IcebergFormat(TableFormat):
             self._load(identifier).updateProperties().set(POSITION, str(position)).commit()
         system = quoted(self._catalog_name) + ".system"
         _, *name = parts_of(identifier)
-        table = {"table": quoted(*name)}
+        table = _literal(quoted(*name))
+        oldest = datetime.now(UTC) - timedelta(seconds=keep_seconds)
         files = self._spark.sql(
-            f"CALL {system}.rewrite_data_files(table => :table, options => "
-            "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))",
-            args=table,
+            f"CALL {system}.rewrite_data_files(table => {table}, options => "
+            "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))"
         ).head()
-        manifests = self._spark.sql(
-            f"CALL {system}.rewrite_manifests(table => :table)", args=table
-        ).head()
+        manifests = self._spark.sql(f"CALL {system}.rewrite_manifests(table => {table})").head()
         expired = self._spark.sql(
-            f"CALL {system}.expire_snapshots(table => :table, older_than => :oldest)",
-            args=table | {"oldest": datetime.now(UTC) - timedelta(seconds=keep_seconds)},
+            f"CALL {system}.expire_snapshots(table => {table}, "
+            f"older_than => TIMESTAMP '{oldest:%Y-%m-%d %H:%M:%S.%f}+00:00')"
         ).head()
         assert files is not None
         assert manifests is not None
@@ -533,11 +531,13 @@ class _Bounds:
         self.equal = equal
 
     @classmethod
-    def of(cls, changes: DataFrame, key: str) -> _Bounds | None:
-        """The bounds of the first key column; None where there are no changes."""
+    def of(cls, changes: DataFrame, columns: Sequence[str]) -> _Bounds | None:
+        """The bounds of the key's first column; None where there are no changes."""
+        key = columns[0]
         column = F.col(quoted(key))
+        complete = F.when(~F.array_contains(_nulls(columns), True), 1)
         found = changes.select(
-            F.count(F.lit(1)), F.count(column), F.min(column), F.max(column)
+            F.count(F.lit(1)), F.count(complete), F.min(column), F.max(column)
         ).head()
         assert found is not None
         rows, keys, least, greatest = found
@@ -555,8 +555,12 @@ class _Bounds:
         return cls(f" AND {name} BETWEEN {_literal(least)} AND {_literal(greatest)}", "=")
 
 
+def _nulls(columns: Sequence[str]) -> Column:
+    return F.array(*(F.col(quoted(name)).isNull() for name in columns))
+
+
 def _literal(value: Any) -> str:
-    """A number or text in SQL; MERGE takes no parameters."""
+    """A number or text in SQL; MERGE and CALL take no parameters."""
     return f"CAST(X'{value.encode().hex()}' AS STRING)" if isinstance(value, str) else str(value)
 
 
