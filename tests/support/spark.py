@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from tidegate.wire import CHANGE_SCHEMA
 
 PLACE = ("topic", "partition", "offset", "event")
-TIMEOUT = 120
+TIMEOUT = 600
 
 
 def arrow(df: DataFrame) -> pa.Table:
