@@ -71,7 +71,10 @@ def test_progress_tells_lag_in_messages_and_seconds() -> None:
     last = {
         "batchId": 3,
         "sources": [
-            {"endOffset": {"t": {"0": 5, "1": 9}}, "latestOffset": '{"t":{"0":8,"1":9,"2":4}}'}
+            {
+                "endOffset": {"t": {"0": 5, "1": 9}},
+                "latestOffset": {"t": {"0": 8, "1": 9, "2": 4}},
+            }
         ],
     }
     found = measure(cast(TallyCounter, counter), last, now=physical_ms(mark) / 1000 + 2.5)

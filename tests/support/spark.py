@@ -28,11 +28,23 @@ def stream(
     *,
     until: Callable[[Any], object] | None = None,
 ) -> tuple[pa.Table, list[Any]]:
-    """What a stream gives until it has read all there is now, and the progress of its batches.
+    """What a stream of changes gives until it has read all there is now, and its progress.
 
     The folder keeps its checkpoint and output: a second run goes on where the first ended. With
     `until`, which is asked after each batch, it is stopped in the middle.
     """
+    written, progress = _run(df, folder, until)
+    return arrow(written), progress
+
+
+def stream_rows(df: DataFrame, folder: Path) -> list[dict[str, Any]]:
+    """The rows that any stream gives until it has read all there is now."""
+    return [row.asDict(recursive=True) for row in _run(df, folder)[0].collect()]
+
+
+def _run(
+    df: DataFrame, folder: Path, until: Callable[[Any], object] | None = None
+) -> tuple[DataFrame, list[Any]]:
     output = folder / "output"
     writer = df.writeStream.format("parquet").option("checkpointLocation", str(folder / "state"))
     query = writer.trigger(availableNow=True).start(str(output))
@@ -45,7 +57,7 @@ def stream(
         progress = list(query.recentProgress)
     finally:
         query.stop()
-    return arrow(df.sparkSession.read.schema(df.schema).parquet(str(output))), progress
+    return df.sparkSession.read.schema(df.schema).parquet(str(output)), progress
 
 
 def schemas(table: pa.Table) -> dict[Any, Any]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tidegate.spark.queries import explained, progress
     from tidegate.spark.sessions import missing, session
     from tidegate.spark.sources import changes
+    from tidegate.spark.tables import find_schema, table
 
 # By name when first used: fetching jars needs no pyspark, a worker that decodes no session.
 _HOMES = {
@@ -20,9 +21,11 @@ _HOMES = {
     "changes": "sources",
     "decode": "decoding",
     "explained": "queries",
+    "find_schema": "tables",
     "missing": "sessions",
     "progress": "queries",
     "session": "sessions",
+    "table": "tables",
 }
 
 __all__ = [
@@ -32,9 +35,11 @@ __all__ = [
     "changes",
     "decode",
     "explained",
+    "find_schema",
     "missing",
     "progress",
     "session",
+    "table",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING
@@ -50,7 +51,9 @@ def progress(query: StreamingQuery, changes: DataFrame, *, now: float | None = N
     if found is None:
         raise ConfigError("changes", "it is not the DataFrame that `changes` or `decode` gave")
     last = query.lastProgress
-    return measure(found.counter, last, time.time() if now is None else now)
+    # Its members have offsets as the text of Python objects; its JSON has them as JSON.
+    told = None if last is None else json.loads(last.json)
+    return measure(found.counter, told, time.time() if now is None else now)
 
 
 def explained(error: BaseException, source: str = "the feed") -> BaseException:
