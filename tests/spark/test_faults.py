@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from fuzz.mutate import mutate
 from tests.support import corpus
 from tests.support.corpus import Message
-from tests.support.decoding import offsets
 from tests.support.kafka import Broker
-from tests.support.spark import arrow, assert_equal, fresh, stream
+from tests.support.spark import arrow, assert_equal, decoded, fresh, stream
 from tidegate.model import SourceError
 from tidegate.spark import changes, explained, progress
-from tidegate.wire import decode_batch
 
 SMALL = "ddl.canal.ext.stream"
-
-
-def decoded(protocol: str, topic: str, messages: Sequence[Message]) -> pa.Table:
-    batch = decode_batch(
-        protocol,
-        [message.key for message in messages],
-        [message.value for message in messages],
-        topics=topic,
-        partitions=pa.array([message.partition for message in messages], pa.int32()),
-        offsets=pa.array(offsets(messages), pa.int64()),
-    )
-    return pa.Table.from_batches([batch])
 
 
 @contextmanager

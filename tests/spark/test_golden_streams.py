@@ -9,20 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support import corpus
 from tests.support.corpus import Variant
-from tests.support.decoding import PROTOCOLS, offsets
+from tests.support.decoding import PROTOCOLS
 from tests.support.kafka import Broker
-from tests.support.spark import assert_equal, stream
+from tests.support.spark import assert_equal, decoded, stream
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.spark import changes
 from tidegate.spark.decoding import origin
-from tidegate.wire import decode_batch
 
 STREAMS = [variant for variant in corpus.variants() if variant.stream]
 TRIGGERS = 4
@@ -38,20 +36,6 @@ def sent(kafka: Broker) -> Broker:
     kafka.create(*map(topic, STREAMS), partitions=3)
     kafka.send({topic(variant): corpus.messages(variant.name) for variant in STREAMS})
     return kafka
-
-
-def decoded(variant: Variant) -> pa.Table:
-    messages = corpus.messages(variant.name)
-    batch = decode_batch(
-        PROTOCOLS[variant.protocol],
-        [message.key for message in messages],
-        [message.value for message in messages],
-        topics=topic(variant),
-        partitions=pa.array([message.partition for message in messages], pa.int32()),
-        offsets=pa.array(offsets(messages), pa.int64()),
-        encoding=variant.encoding,
-    )
-    return pa.Table.from_batches([batch])
 
 
 def has_run_a_batch(query: Any) -> bool:
@@ -79,7 +63,9 @@ def test_golden_streams_read_as_they_decode(
 
     by_topic = {name: whole.filter(pc.equal(whole["topic"], name)) for name in topics}
     for variant, name in zip(variants, topics, strict=True):
-        assert_equal(by_topic[name], decoded(variant))
+        messages = corpus.messages(variant.name)
+        told = decoded(PROTOCOLS[protocol], name, messages, encoding=variant.encoding)
+        assert_equal(by_topic[name], told)
     assert whole.num_rows == sum(table.num_rows for table in by_topic.values())
     read_again = sum(batch["numInputRows"] for batch in progress)
     assert 0 < read_again < count, "the restart was not in the middle"

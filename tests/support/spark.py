@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from tidegate.wire import CHANGE_SCHEMA
+from tests.support.corpus import Message
+from tests.support.decoding import offsets
+from tidegate.wire import CHANGE_SCHEMA, decode_batch
+from tidegate.wire.moves import mark_moves
 
 PLACE = ("topic", "partition", "offset", "event")
 TIMEOUT = 600
@@ -58,6 +61,20 @@ def _run(
     finally:
         query.stop()
     return df.sparkSession.read.schema(df.schema).parquet(str(output)), progress
+
+
+def decoded(protocol: str, topic: str, messages: Sequence[Message], **settings: Any) -> pa.Table:
+    """What Spark is to give of these messages, by the decoders alone."""
+    batch = decode_batch(
+        protocol,
+        [message.key for message in messages],
+        [message.value for message in messages],
+        topics=topic,
+        partitions=pa.array([message.partition for message in messages], pa.int32()),
+        offsets=pa.array(offsets(messages), pa.int64()),
+        **settings,
+    )
+    return pa.Table.from_batches([mark_moves(batch)])
 
 
 def schemas(table: pa.Table) -> dict[Any, Any]:

@@ -60,7 +60,7 @@ class Reading:
                 for name in ("topic", "partition", "offset")
                 if name in names
             }
-            changes = decode_batch(
+            return decode_batch(
                 self.protocol,
                 messages.column("key"),
                 messages.column("value"),
@@ -69,7 +69,6 @@ class Reading:
                 claim_check=load,
                 **place,
             )
-            return mark_moves(changes)
 
         return decode_messages
 
@@ -88,7 +87,7 @@ class Decoding:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _, changes in self.decoded(batches):
-            yield changes
+            yield mark_moves(changes)
 
     def decoded(
         self, batches: Iterable[pa.RecordBatch]

@@ -284,7 +284,7 @@ def _by_expressions(
         chosen.append(F.when(there, F.struct(*values)).alias(BEFORE))
         unknown = _missing_names(F.col("before_missing"), layouts, columns)
         chosen.append(F.when(there, unknown).alias(BEFORE_MISSING))
-    return rows.select(*chosen)
+    return rows.select(*chosen).to(table_type(columns, before))
 
 
 def _value(
