@@ -159,28 +159,6 @@ def test_every_table_of_a_feed_is_typed_by_name(name: str) -> None:
     assert typed == sum(row["kind"] in ROW_KINDS for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "of"),
-    [
-        ("ddl.canal.ext.stream", "d1.t1"),
-        ("bank.open.updcols", "bank.accounts"),
-        ("types.open.b16", "t.times"),
-    ],
-)
-def test_both_ways_agree_in_spark(spark: SparkSession, tmp_path: Path, name: str, of: str) -> None:
-    path = tmp_path / "feed.parquet"
-    write_capture(path, [messages(name)])
-    feed = changes(spark, path, batch=True)
-    quick = table(feed, of, before=True)
-    plain = table(feed.where("true"), of, before=True)
-
-    assert quick.schema.simpleString() == plain.schema.simpleString()
-    rows = [row.asDict(recursive=True) for row in quick.collect()]
-    assert len(rows) > 10
-    others = [row.asDict(recursive=True) for row in plain.collect()]
-    assert list(map(str, by_place(rows))) == list(map(str, by_place(others)))
-
-
 def test_a_stream_of_a_table_finds_its_schema_in_its_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
