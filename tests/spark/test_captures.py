@@ -15,6 +15,7 @@ from tests.support.spark import arrow, assert_equal, stream
 from tidegate.model import CaptureError, SourceError
 from tidegate.spark import CHANGE_TYPE, changes, decode
 from tidegate.wire import decode_batch, read_capture, read_captures, write_capture
+from tidegate.wire.moves import mark_moves
 
 FEED = "ddl.canal.ext.stream"
 
@@ -33,14 +34,16 @@ def messages(name: str = FEED) -> pa.RecordBatch:
 def expected(path: Path, protocol: str = "canal-json", **settings: Any) -> pa.Table:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     batches = [
-        decode_batch(
-            protocol,
-            batch["key"],
-            batch["value"],
-            topics=batch["topic"],
-            partitions=batch["partition"],
-            offsets=batch["offset"],
-            **settings,
+        mark_moves(
+            decode_batch(
+                protocol,
+                batch["key"],
+                batch["value"],
+                topics=batch["topic"],
+                partitions=batch["partition"],
+                offsets=batch["offset"],
+                **settings,
+            )
         )
         for batch in read_captures(files)
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,10 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from tidegate.wire import CHANGE_SCHEMA
+from tests.support.corpus import Message
+from tests.support.decoding import offsets
+from tidegate.wire import CHANGE_SCHEMA, decode_batch
+from tidegate.wire.moves import mark_moves
 
 PLACE = ("topic", "partition", "offset", "event")
-TIMEOUT = 120
+TIMEOUT = 600
 
 
 def arrow(df: DataFrame) -> pa.Table:
@@ -28,11 +31,23 @@ def stream(
     *,
     until: Callable[[Any], object] | None = None,
 ) -> tuple[pa.Table, list[Any]]:
-    """What a stream gives until it has read all there is now, and the progress of its batches.
+    """What a stream of changes gives until it has read all there is now, and its progress.
 
     The folder keeps its checkpoint and output: a second run goes on where the first ended. With
     `until`, which is asked after each batch, it is stopped in the middle.
     """
+    written, progress = _run(df, folder, until)
+    return arrow(written), progress
+
+
+def stream_rows(df: DataFrame, folder: Path) -> list[dict[str, Any]]:
+    """The rows that any stream gives until it has read all there is now."""
+    return [row.asDict(recursive=True) for row in _run(df, folder)[0].collect()]
+
+
+def _run(
+    df: DataFrame, folder: Path, until: Callable[[Any], object] | None = None
+) -> tuple[DataFrame, list[Any]]:
     output = folder / "output"
     writer = df.writeStream.format("parquet").option("checkpointLocation", str(folder / "state"))
     query = writer.trigger(availableNow=True).start(str(output))
@@ -45,7 +60,21 @@ def stream(
         progress = list(query.recentProgress)
     finally:
         query.stop()
-    return arrow(df.sparkSession.read.schema(df.schema).parquet(str(output))), progress
+    return df.sparkSession.read.schema(df.schema).parquet(str(output)), progress
+
+
+def decoded(protocol: str, topic: str, messages: Sequence[Message], **settings: Any) -> pa.Table:
+    """What Spark is to give of these messages, by the decoders alone."""
+    batch = decode_batch(
+        protocol,
+        [message.key for message in messages],
+        [message.value for message in messages],
+        topics=topic,
+        partitions=pa.array([message.partition for message in messages], pa.int32()),
+        offsets=pa.array(offsets(messages), pa.int64()),
+        **settings,
+    )
+    return pa.Table.from_batches([mark_moves(batch)])
 
 
 def schemas(table: pa.Table) -> dict[Any, Any]:

@@ -20,8 +20,8 @@ from tidegate.lake.run import Feed
 from tidegate.lake.settings import LakeSettings
 from tidegate.model import ConfigError
 from tidegate.spark import captures
-from tidegate.spark.decoding import Reading
-from tidegate.spark.sources import SNIFFED_MESSAGES, changes, origin, topic_options
+from tidegate.spark.decoding import Reading, origin
+from tidegate.spark.sources import SNIFFED_MESSAGES, changes, topic_options
 
 _ALWAYS_WATERMARKS = ("open-protocol", "simple", "craft")
 

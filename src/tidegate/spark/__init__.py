@@ -7,19 +7,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidegate.spark.decoding import CHANGE_TYPE, decode
+    from tidegate.spark.metrics import Progress, Tally
+    from tidegate.spark.queries import explained, progress
     from tidegate.spark.sessions import missing, session
     from tidegate.spark.sources import changes
+    from tidegate.spark.tables import find_schema, table
 
 # By name when first used: fetching jars needs no pyspark, a worker that decodes no session.
 _HOMES = {
     "CHANGE_TYPE": "decoding",
+    "Progress": "metrics",
+    "Tally": "metrics",
     "changes": "sources",
     "decode": "decoding",
+    "explained": "queries",
+    "find_schema": "tables",
     "missing": "sessions",
+    "progress": "queries",
     "session": "sessions",
+    "table": "tables",
 }
 
-__all__ = ["CHANGE_TYPE", "changes", "decode", "missing", "session"]
+__all__ = [
+    "CHANGE_TYPE",
+    "Progress",
+    "Tally",
+    "changes",
+    "decode",
+    "explained",
+    "find_schema",
+    "missing",
+    "progress",
+    "session",
+    "table",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -18,6 +19,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from tidegate.model import ConfigError, UnknownProtocol
 from tidegate.spark.metrics import Tally, TallyCounter
+from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire import CHANGE_SCHEMA, PROTOCOLS, decode_batch, from_uri
 from tidegate.wire.moves import mark_moves
 
@@ -58,7 +60,7 @@ class Reading:
                 for name in ("topic", "partition", "offset")
                 if name in names
             }
-            changes = decode_batch(
+            return decode_batch(
                 self.protocol,
                 messages.column("key"),
                 messages.column("value"),
@@ -67,7 +69,6 @@ class Reading:
                 claim_check=load,
                 **place,
             )
-            return mark_moves(changes)
 
         return decode_messages
 
@@ -86,13 +87,14 @@ class Decoding:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _, changes in self.decoded(batches):
-            yield changes
+            yield mark_moves(changes)
 
     def decoded(
         self, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Each part of the messages that is decoded at a time, with its changes."""
         decode_messages = self.reading.decoder()
+        forget_zip_importers()
         for batch in batches:
             for messages in bounded(batch, MAX_DECODED_BYTES):
                 started = time.perf_counter_ns()
@@ -100,6 +102,34 @@ class Decoding:
                 spent = time.perf_counter_ns() - started
                 self.counter.add(Tally.of(messages, changes, spent))
                 yield messages, changes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a DataFrame of changes comes from, of which it has the events after `start_ts`.
+
+    `whole` reads the same feed from its beginning, bounded.
+    """
+
+    messages: DataFrame
+    reading: Reading
+    counter: TallyCounter
+    start_ts: int | None = None
+    whole: Callable[[], DataFrame] | None = None
+
+
+_ORIGINS: WeakKeyDictionary[DataFrame, Origin] = WeakKeyDictionary()
+
+
+def remember(changes: DataFrame, found: Origin) -> DataFrame:
+    """Keeps the origin beside the DataFrame for as long as that lives."""
+    _ORIGINS[changes] = found
+    return changes
+
+
+def origin(changes: DataFrame) -> Origin | None:
+    """Where the DataFrame comes from, if it is what `changes` or `decode` gave, untouched."""
+    return _ORIGINS.get(changes)
 
 
 def bounded(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
@@ -132,7 +162,8 @@ def decode(
     """
     reading = Reading(protocol, encoding, compression, claim_check)
     reading.check()
-    return decode_as(df, reading, TallyCounter.start(df.sparkSession))
+    counter = TallyCounter.start(df.sparkSession)
+    return remember(decode_as(df, reading, counter), Origin(df, reading, counter))
 
 
 def decode_as(df: DataFrame, reading: Reading, counter: TallyCounter) -> DataFrame:

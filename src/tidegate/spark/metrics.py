@@ -7,12 +7,16 @@ batch that Spark runs twice is counted twice: these are numbers to watch, not to
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from tidegate.model import physical_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,3 +120,83 @@ class TallyCounter:
     def value(self) -> Tally:
         """All so far; for the driver."""
         return self._accumulator.value
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a query stands: what was decoded so far, and how far behind each partition is.
+
+    `behind` counts messages that Kafka has and the query has not taken; `lag` is the seconds from
+    a partition's highest watermark to now. A partition that sent no watermark has no lag.
+    """
+
+    batch: int | None
+    decoded: Tally
+    behind: Mapping[Place, int]
+    lag: Mapping[Place, float]
+
+    @property
+    def most_behind(self) -> int:
+        """Messages still to be read of the partition that has most of them."""
+        return max(self.behind.values(), default=0)
+
+    @property
+    def longest_lag(self) -> float | None:
+        """The lag of the slowest partition: the whole feed is complete up to then."""
+        return max(self.lag.values(), default=None)
+
+    def since(self, earlier: Progress) -> Tally:
+        """What was decoded in between: of one batch, if both were taken at the ends of batches."""
+        return self.decoded - earlier.decoded
+
+    def to_json(self) -> dict[str, Any]:
+        """For logs and `--output json`."""
+        decoded = self.decoded
+        return {
+            "batch": self.batch,
+            "messages": decoded.messages,
+            "bytes": decoded.bytes,
+            "rows": decoded.rows,
+            "kinds": dict(sorted(decoded.kinds.items())),
+            "badMessages": decoded.bad_messages,
+            "decodeSeconds": round(decoded.decode_ns / 1e9, 6),
+            "partitions": [
+                {
+                    "topic": topic,
+                    "partition": partition,
+                    "behind": self.behind.get((topic, partition)),
+                    "lagSeconds": self.lag.get((topic, partition)),
+                }
+                for topic, partition in sorted({**self.behind, **self.lag}, key=str)
+            ],
+        }
+
+
+def measure(
+    counter: TallyCounter, last: Mapping[str, Any] | None, now: float | None = None
+) -> Progress:
+    """The progress of a query by its counter and Spark's own report on its last batch."""
+    decoded = counter.value
+    now = time.time() if now is None else now
+    behind: dict[Place, int] = {}
+    for source in (last or {}).get("sources", ()):
+        taken, there = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        behind |= {place: offset - taken.get(place, 0) for place, offset in there.items()}
+    return Progress(
+        batch=None if last is None else last["batchId"],
+        decoded=decoded,
+        behind=behind,
+        lag={place: now - physical_ms(ts) / 1000 for place, ts in decoded.watermarks.items()},
+    )
+
+
+def _offsets(told: Any) -> dict[Place, int]:
+    """Kafka's offsets as Spark reports them, `{topic: {partition: offset}}`; files have none."""
+    if not isinstance(told, Mapping):
+        return {}
+    return {
+        (topic, int(partition)): offset
+        for topic, offsets in told.items()
+        if isinstance(offsets, Mapping)
+        for partition, offset in offsets.items()
+    }

@@ -10,11 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,7 +21,7 @@ from tidegate.feed.config import ChangefeedConfig, SinkUri
 from tidegate.feed.topic import TopicExpression
 from tidegate.model import ConfigError, SourceError, physical_ms
 from tidegate.spark import captures
-from tidegate.spark.decoding import Reading, decode_as
+from tidegate.spark.decoding import Origin, Reading, decode_as, remember
 from tidegate.spark.metrics import TallyCounter
 from tidegate.wire import sniff_all
 
@@ -34,24 +32,6 @@ CLOCK_MARGIN_MS = 60_000
 
 _NAME_PART = "[A-Za-z0-9._-]*"
 _PLACEHOLDER = re.compile(r"\{(?:schema|table)\}")
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a DataFrame of changes comes from."""
-
-    messages: DataFrame
-    reading: Reading
-    counter: TallyCounter
-    start_ts: int | None
-
-
-_ORIGINS: WeakKeyDictionary[DataFrame, Origin] = WeakKeyDictionary()
-
-
-def origin(changes: DataFrame) -> Origin | None:
-    """Where the DataFrame comes from, if it is what `changes` gave, untouched."""
-    return _ORIGINS.get(changes)
 
 
 def changes(
@@ -113,8 +93,22 @@ def changes(
     reading.check()
     counter = TallyCounter.start(spark)
     found = after(decode_as(messages, reading, counter), start_ts)
-    _ORIGINS[found] = Origin(messages, reading, counter, start_ts)
-    return found
+
+    def whole() -> DataFrame:
+        return changes(
+            spark,
+            source,
+            batch=True,
+            changefeed=changefeed,
+            protocol=reading.protocol,
+            encoding=reading.encoding,
+            compression=reading.compression,
+            claim_check=reading.claim_check,
+            fail_on_data_loss=fail_on_data_loss,
+            options=options,
+        )
+
+    return remember(found, Origin(messages, reading, counter, start_ts, whole))
 
 
 def after(changes: DataFrame, start_ts: int | None) -> DataFrame:
