@@ -91,7 +91,7 @@ def test_bad_messages_are_named_and_make_exit_code_1(tmp_path):
         (["inspect", "x.jsonl", "--output", "xml"], "'xml' is not one of"),
         (["inspect", "x.jsonl", "--claim-check", "nowhere"], "does not exist"),
         (["frobnicate"], "No such command 'frobnicate'"),
-        (["convert", "a", "b"], "Missing option '--to'"),
+        (["convert", "a", "b"], "give --to PROTOCOL and DEST"),
         (["convert", "a", "b", "--to", "craft", "--option", "x=1"], "max-message-bytes"),
         (
             ["convert", "a", "b", "--to", "craft", "--option", "max-batch-size=many"],

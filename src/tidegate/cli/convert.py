@@ -42,16 +42,18 @@ def convert(
 ) -> int:
     """Writes the capture and gives back how many messages were bad."""
     conversion: _SamePartitions | _AnotherFeed
-    reading, batches = open_source(source, **reading_options)
     if sink_uri is None:
         if target is None or changefeed is not None or destination is None:
             raise click.UsageError("give --to PROTOCOL and DEST, or --sink-uri.")
-        conversion = _SamePartitions(reading, target, _options(settings))
+        options = _options(settings)
+        reading, batches = open_source(source, **reading_options)
+        conversion = _SamePartitions(reading, target, options)
     else:
         if target is not None or settings:
             raise click.UsageError("--sink-uri says what --to and --option say: leave those out.")
         config = _config(sink_uri, changefeed)
         destination = _destination(destination, config)
+        reading, batches = open_source(source, **reading_options)
         conversion = _AnotherFeed(reading, config)
     _say(output, {"event": "plan", "from": reading.protocol, **conversion.plan()})
     with Progressing(f"converting {source}") as progress:
