@@ -87,6 +87,10 @@ CASES = [
         errors.LakeError("The lake has no table d.t", "Look at what it has"),
         "The lake has no table d.t. Look at what it has.",
     ),
+    (
+        errors.SinkError("topic 't'", "it does not exist", "Create it"),
+        "Cannot write to topic 't': it does not exist. Create it.",
+    ),
 ]
 
 

@@ -95,6 +95,7 @@ class Changefeed:
       clock's.
     - `watermark_interval`: seconds; 0: every watermark is sent.
     - `remember`: keeps all that was sent for `resend`.
+    - `topics`: those that an earlier run has sent to; watermarks go to them too.
 
     An error leaves the feed as it was: nothing of that batch is sent.
     """
@@ -111,6 +112,7 @@ class Changefeed:
         watermark_interval: float = WATERMARK_SECONDS,
         time_zone: str = "UTC",
         remember: bool = False,
+        topics: Iterable[str] = (),
     ) -> None:
         self.config = config
         self.generation = generation
@@ -123,7 +125,10 @@ class Changefeed:
         self._now = 0.0
         self._build_ts = build_ts
         self._interval = watermark_interval
-        self._progress = _Progress({config.topic: 0}, remembered=[] if remember else None)
+        numbered = {
+            name: number for number, name in enumerate(dict.fromkeys((config.topic, *topics)))
+        }
+        self._progress = _Progress(numbered, remembered=[] if remember else None)
         self._bootstraps: Bootstraps | None = None
         if config.sends_bootstrap:
             self._bootstraps = Bootstraps(config, generation, self.shapes)

@@ -259,3 +259,16 @@ class LakeError(TidegateError):
 
     def __str__(self) -> str:
         return f"{self.reason}. {self.step}."
+
+
+class SinkError(TidegateError):
+    """A feed cannot be written to: its broker or topic is not there, or not as told."""
+
+    def __init__(self, sink: str, reason: str, step: str) -> None:
+        self.sink = sink
+        self.reason = reason
+        self.step = step
+        super().__init__(sink, reason, step)
+
+    def __str__(self) -> str:
+        return f"Cannot write to {self.sink}: {self.reason}. {self.step}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.spark.decoding import CHANGE_TYPE, decode
     from tidegate.spark.metrics import Progress, Tally
+    from tidegate.spark.publishing import Published, publish
     from tidegate.spark.queries import explained, progress
     from tidegate.spark.sessions import missing, session
     from tidegate.spark.sources import changes
@@ -18,12 +19,14 @@ _HOMES = {
     "CHANGE_TYPE": "decoding",
     "Progress": "metrics",
     "Tally": "metrics",
+    "Published": "publishing",
     "changes": "sources",
     "decode": "decoding",
     "explained": "queries",
     "find_schema": "tables",
     "missing": "sessions",
     "progress": "queries",
+    "publish": "publishing",
     "session": "sessions",
     "table": "tables",
 }
@@ -31,6 +34,7 @@ _HOMES = {
 __all__ = [
     "CHANGE_TYPE",
     "Progress",
+    "Published",
     "Tally",
     "changes",
     "decode",
@@ -38,6 +42,7 @@ __all__ = [
     "find_schema",
     "missing",
     "progress",
+    "publish",
     "session",
     "table",
 ]

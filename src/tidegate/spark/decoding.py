@@ -108,7 +108,8 @@ class Decoding:
 class Origin:
     """Where a DataFrame of changes comes from, of which it has the events after `start_ts`.
 
-    `whole` reads the same feed from its beginning, bounded.
+    `whole` reads the same feed from its beginning, bounded. `watermarks` tells, if known, whether
+    the feed has any.
     """
 
     messages: DataFrame
@@ -116,6 +117,7 @@ class Origin:
     counter: TallyCounter
     start_ts: int | None = None
     whole: Callable[[], DataFrame] | None = None
+    watermarks: bool | None = None
 
 
 _ORIGINS: WeakKeyDictionary[DataFrame, Origin] = WeakKeyDictionary()

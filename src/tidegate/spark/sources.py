@@ -65,7 +65,7 @@ def changes(
 
     Without `fail_on_data_loss`, messages that Kafka deleted before they were read are passed over.
     """
-    feed = _feed(source, changefeed)
+    feed = feed_settings(source, changefeed)
     told = Reading(
         protocol or (feed.protocol if feed else None) or "",
         encoding or (_encoding(feed) if feed else None),
@@ -108,7 +108,8 @@ def changes(
             options=options,
         )
 
-    return remember(found, Origin(messages, reading, counter, start_ts, whole))
+    watermarks = None if feed is None or feed.protocol is None else feed.sends_watermarks
+    return remember(found, Origin(messages, reading, counter, start_ts, whole, watermarks))
 
 
 def after(changes: DataFrame, start_ts: int | None) -> DataFrame:
@@ -122,7 +123,7 @@ def after(changes: DataFrame, start_ts: int | None) -> DataFrame:
 # --- what the caller named ------------------------------------------------------------------------
 
 
-def _feed(
+def feed_settings(
     source: str | Path, changefeed: ChangefeedConfig | str | Path | None
 ) -> ChangefeedConfig | None:
     """The feed's settings; None for a capture of which nothing is told."""
