@@ -22,10 +22,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "model": (set(), set()),
     "wire": ({"model"}, {"pyarrow", "fastavro", "cramjam"}),
     "feed": ({"model", "wire"}, {"sqlglot"}),
-    "spark": ({"feed"}, {"pyspark"}),
+    "spark": ({"feed"}, {"pyspark", "py4j"}),
     "lake": ({"spark"}, {"pymysql"}),
     "workload": ({"feed"}, {"numpy"}),
-    "cli": ({"lake", "workload"}, {"click", "rich"}),
+    "cli": ({"lake", "workload"}, {"click", "rich", "confluent_kafka"}),
 }
 
 # What Cython itself provides for cimport.

@@ -91,10 +91,22 @@ def _output_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.")
 @click.option("--table", "tables", multiple=True, help="Only this DATABASE.TABLE; may be repeated.")
 @click.option("--shapes", is_flag=True, help="Show also the column list of each shape of rows.")
+@click.option(
+    "--from-offset",
+    type=int,
+    help="Kafka: begin at this offset of each partition; -10 is the tenth from the end.",
+)
+@click.option(
+    "--from-time",
+    metavar="TIME",
+    help="Kafka: begin with what came since 2026-01-31T12:00:00 (UTC), or 90s, 15m, 2h, 1d ago.",
+)
+@click.option("--follow", is_flag=True, help="Kafka: go on with what comes, until Ctrl-C.")
 def inspect(source: str, **options: Any) -> int:
     """Shows every event of SOURCE.
 
-    SOURCE is a capture: .jsonl, .jsonl.gz, .parquet, or - for JSON lines on standard input.
+    SOURCE is a capture (.jsonl, .jsonl.gz, .parquet, or - for JSON lines on standard input) or a
+    topic: kafka://host:port/topic, with TiCDC's parameters for security.
     """
     from tidegate.cli.inspect import inspect
 
@@ -286,6 +298,57 @@ def generate(name: str, destination: str, **options: Any) -> int:
 
     generate(name, destination, **options)
     return 0
+
+
+@commands.command()
+@click.argument("source")
+@click.argument("destination", metavar="DEST")
+@click.option(
+    "--changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="TiCDC's changefeed file of SOURCE.",
+)
+@click.option(
+    "--to-changefeed",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The changefeed file of DEST: its topics, partitions and filters.",
+)
+@click.option("--once", is_flag=True, help="End when all that is there now has been sent.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(file_okay=False),
+    help="The folder that remembers where the bridge stands; by default one of its own for these "
+    "two ends.",
+)
+@click.option(
+    "--starting",
+    default="earliest",
+    show_default=True,
+    help='Where to begin the first time: earliest, latest or {"topic": {"0": 12}}.',
+)
+@click.option(
+    "--max-per-trigger",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="The most messages of a batch.",
+)
+@click.option(
+    "--watermarks/--no-watermarks",
+    default=None,
+    help="Whether SOURCE sends watermarks, where its URI does not tell.",
+)
+@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@_output_option
+def bridge(source: str, destination: str, **options: Any) -> int:
+    """Sends the feed SOURCE on to DEST, in another protocol or by other rules, with Spark.
+
+    SOURCE is a sink URI (kafka://host:port/topic?protocol=…) or a capture, DEST a sink URI. It
+    runs until Ctrl-C, and when started again it goes on where it was.
+    """
+    from tidegate.cli.bridge import bridge
+
+    return BAD_MESSAGES if bridge(source, destination, **options) else 0
 
 
 @commands.command()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tidegate.cli.kafka import Start, TopicReader, connection_of
 from tidegate.wire import decode_batch, from_folder, read_capture, sniff_all
 
 SNIFFED_MESSAGES = 1000
@@ -63,7 +64,36 @@ def open_source(
     claim_check: str | None,
 ) -> tuple[Reading, Iterator[pa.RecordBatch]]:
     """How to read the source, and its messages; an empty source has no protocol to guess."""
-    batches = read_capture(source)
+    return _guessed(source, read_capture(source), protocol, encoding, compression, claim_check)
+
+
+def open_topic(
+    source: str,
+    start: Start,
+    *,
+    follow: bool,
+    protocol: str | None,
+    encoding: str | None,
+    compression: str | None,
+    claim_check: str | None,
+) -> tuple[Reading, Iterator[pa.RecordBatch]]:
+    """The same for a topic; its URI may tell the protocol, and how values are compressed."""
+    config, names_protocol = connection_of(source)
+    if names_protocol:
+        protocol = protocol or config.protocol
+        compression = compression or config.compression
+    batches = TopicReader(config, start, follow=follow).batches()
+    return _guessed(source, batches, protocol, encoding, compression, claim_check)
+
+
+def _guessed(
+    source: str,
+    batches: Iterator[pa.RecordBatch],
+    protocol: str | None,
+    encoding: str | None,
+    compression: str | None,
+    claim_check: str | None,
+) -> tuple[Reading, Iterator[pa.RecordBatch]]:
     if protocol is not None and (compression is not None or protocol in ("craft", "cdc")):
         return Reading(protocol, encoding, compression, claim_check, False), batches
     first = next(batches, None)

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.feed.changefeed import OUTGOING_SCHEMA, Changefeed
+from tidegate.feed.ddl_names import ddl_tables
 from tidegate.feed.gate import GATED_KINDS, Gate, ddl_id
 from tidegate.feed.order import in_order, once
 from tidegate.wire import CHANGE_SCHEMA
@@ -70,10 +71,11 @@ class Sender:
         self.sent.count(batch, messages)
         self.sent.watermark = self.feed.watermark
         if self.gate is not None and ordered.num_rows:
-            ddl = ordered.filter(pc.equal(ordered["kind"], "ddl")).to_pylist()
             latest = ordered["commit_ts"][-1].as_py()
             if latest == self.gate.resolved_ts:
-                self.gate.mark_applied(latest, map(ddl_id, ddl), (), ordered)
+                ddl = ordered.filter(pc.equal(ordered["kind"], "ddl")).to_pylist()
+                names = [name for row in ddl for name in ddl_tables(row) if name is not None]
+                self.gate.mark_applied(latest, map(ddl_id, ddl), names, ordered)
         return messages
 
 

@@ -1,0 +1,263 @@
+"""Commands on Kafka: a topic is shown and written without Spark, and bridged with it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from datetime import UTC, datetime
+
+import click
+import pyarrow as pa
+import pytest
+
+from tests.support import corpus
+from tests.support.consumed import consumed
+from tests.support.kafka import free_port
+from tests.support.spark import fresh
+from tidegate.cli.kafka import Start, TopicWriter, client_settings
+from tidegate.feed.changefeed import OUTGOING_SCHEMA
+from tidegate.feed.config import ChangefeedConfig
+from tidegate.model import ConfigError, SinkError
+
+PYTHON = [sys.executable, "-m", "tidegate.cli"]
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def tidegate(*arguments, **environment):
+    return subprocess.run(
+        [*PYTHON, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+        timeout=300,
+    )
+
+
+def events(done):
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def topic(kafka):
+    """The golden stream of Canal-JSON in three partitions."""
+    name = fresh("inspected")
+    kafka.create(name)
+    kafka.send({name: corpus.messages("types.canal.ext")})
+    return name
+
+
+# --- inspect --------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_shown_whole_and_its_protocol_guessed(kafka, topic):
+    done = tidegate("inspect", f"kafka://{kafka.address}/{topic}", "--output", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [event for event in events(done) if event["kind"] != "schema"]
+    assert len(found) == len(corpus.messages("types.canal.ext"))
+    assert {event["topic"] for event in found} == {topic}
+    for number in range(3):
+        offsets = [event["offset"] for event in found if event["partition"] == number]
+        assert offsets == list(range(len(offsets)))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--from-offset", "1"], lambda at, end: at >= 1),
+        (["--from-offset", "-1"], lambda at, end: at == end - 1),
+        (["--from-offset", "1000000"], lambda at, end: False),
+        (["--from-time", "1h"], lambda at, end: True),
+        (["--from-time", "2100-01-01T00:00:00"], lambda at, end: False),
+    ],
+)
+def test_reading_begins_where_asked(kafka, topic, options, expected):
+    ends = {}
+    for message in consumed(kafka, topic):
+        ends[message.partition] = message.offset + 1
+    uri = kafka.uri(topic, "canal-json", enable_tidb_extension="true")
+    done = tidegate("inspect", uri, "--output", "json", *options)
+    assert done.returncode == 0, done.stderr
+    found = {(event["partition"], event["offset"]) for event in events(done)}
+    assert found == {
+        (number, at) for number, end in ends.items() for at in range(end) if expected(at, end)
+    }
+
+
+def test_following_shows_what_comes_later(kafka):
+    name = fresh("followed")
+    kafka.create(name, partitions=1)
+    messages = [message._replace(partition=0) for message in corpus.messages("types.canal.ext")]
+    uri = kafka.uri(name, "canal-json", enable_tidb_extension="true")
+    kafka.send({name: messages[:2]})
+    process = subprocess.Popen(
+        [*PYTHON, "inspect", uri, "--follow", "--limit", "4", "--output", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    first = [json.loads(process.stdout.readline()) for _ in range(2)]
+    kafka.send({name: messages[2:4]})
+    rest, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
+    found = first + [json.loads(line) for line in rest.splitlines()]
+    assert [event["offset"] for event in found] == [0, 1, 2, 3]
+
+
+def test_a_topic_that_is_not_there_is_named(kafka):
+    done = tidegate("inspect", f"kafka://{kafka.address}/no-such-topic")
+    assert done.returncode == 2
+    assert "Cannot read the topic 'no-such-topic': it does not exist." in done.stderr
+
+
+def test_a_broker_that_does_not_answer_is_named_in_bounded_time():
+    address = f"127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    done = tidegate("inspect", f"kafka://{address}/t")
+    assert done.returncode == 2
+    assert f"Cannot read Kafka at {address}: it does not answer." in done.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_without_the_library_the_next_step_is_said(tmp_path):
+    (tmp_path / "confluent_kafka.py").write_text("raise ModuleNotFoundError(name=__name__)\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = tidegate("inspect", "kafka://127.0.0.1:1/t", PYTHONPATH=path)
+    assert done.returncode == 2
+    assert "pip install 'tidegate[kafka]'" in done.stderr
+
+
+def test_options_of_topics_are_refused_for_captures(tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    done = tidegate("inspect", tmp_path / "a.jsonl", "--follow")
+    assert done.returncode == 2
+    assert "--follow are for kafka://" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("offset", "text", "expected"),
+    [
+        (None, None, Start()),
+        (7, None, Start(7)),
+        (None, "15m", Start(None, 1767312000_000 - 900_000)),
+        (None, "2d", Start(None, 1767312000_000 - 2 * 86_400_000)),
+        (None, "2026-01-02T00:00:00", Start(None, 1767312000_000)),
+        (None, "2026-01-02T00:00:00.250+02:00", Start(None, 1767304800_250)),
+    ],
+)
+def test_starts_are_offsets_times_or_ages(offset, text, expected):
+    assert Start.parse(offset, text, NOW) == expected
+
+
+@pytest.mark.parametrize(("offset", "text"), [(1, "15m"), (None, "yesterday"), (None, "15")])
+def test_a_start_that_says_nothing_clear_is_refused(offset, text):
+    with pytest.raises(click.UsageError):
+        Start.parse(offset, text, NOW)
+
+
+# --- the connection -------------------------------------------------------------------------------
+
+
+def settings(scheme="kafka", **parameters):
+    query = "".join(f"&{name.replace('_', '-')}={value}" for name, value in parameters.items())
+    uri = f"{scheme}://a:1,b:2/t?protocol=craft{query}"
+    return client_settings(ChangefeedConfig.from_uri(uri))
+
+
+def test_security_settings_are_those_of_the_sink_uri():
+    plain = {"bootstrap.servers": "a:1,b:2", "security.protocol": "PLAINTEXT", "log_level": 0}
+    assert settings() == plain
+    assert settings("kafka+ssl", ca="ca.pem", cert="c.pem", key="k.pem") == plain | {
+        "security.protocol": "SSL",
+        "ssl.ca.location": "ca.pem",
+        "ssl.certificate.location": "c.pem",
+        "ssl.key.location": "k.pem",
+    }
+    assert settings(
+        "kafka+ssl", sasl_mechanism="SCRAM-SHA-512", sasl_user="u", sasl_password="p"
+    ) == plain | {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def outgoing(*rows):
+    names = OUTGOING_SCHEMA.names
+    return pa.RecordBatch.from_pylist(
+        [dict(zip(names, row, strict=True)) for row in rows], schema=OUTGOING_SCHEMA
+    )
+
+
+def test_messages_go_to_their_partitions_and_topics_are_made(kafka):
+    name, other = fresh("written"), fresh("other")
+    writer = TopicWriter(ChangefeedConfig.from_uri(kafka.uri(name, "craft", partition_num="4")))
+    assert writer.partitions() == 4
+    rows = [
+        (None if n % 2 else other, n % 4, b"k%d" % n, None if n == 3 else b"v") for n in range(20)
+    ]
+    writer.write(outgoing(*rows))
+    writer.close()
+    found = consumed(kafka, name, other)
+    assert sorted((one.topic, one.partition, one.key, one.value) for one in found) == sorted(
+        (topic or name, *rest) for topic, *rest in rows
+    )
+    again = TopicWriter(ChangefeedConfig.from_uri(kafka.uri(name, "craft")))
+    assert again.partitions() == 4
+    more = TopicWriter(ChangefeedConfig.from_uri(kafka.uri(name, "craft", partition_num="5")))
+    with pytest.raises(ConfigError, match=r"it is 5, but the topic '.*' has 4 partitions"):
+        more.partitions()
+
+
+def test_no_more_is_written_in_a_second_than_asked_for(kafka):
+    name = fresh("paced")
+    writer = TopicWriter(ChangefeedConfig.from_uri(kafka.uri(name, "craft")), rate=100)
+    writer.partitions()
+    started = time.monotonic()
+    writer.write(outgoing(*[(None, 0, None, b"v")] * 51))
+    assert time.monotonic() - started >= 0.5
+    writer.close()
+
+
+def test_a_broker_that_takes_nothing_is_named(monkeypatch):
+    monkeypatch.setattr("tidegate.cli.kafka.ANSWER_SECONDS", 1)
+    address = f"127.0.0.1:{free_port()}"
+    writer = TopicWriter(ChangefeedConfig.from_uri(f"kafka://{address}/t?protocol=craft"))
+    with pytest.raises(SinkError, match=f"Kafka at {re.escape(address)}: it does not answer"):
+        writer.partitions()
+
+
+# --- bridge ---------------------------------------------------------------------------------------
+
+
+def test_a_capture_is_bridged_to_kafka(kafka, tmp_path):
+    capture = tmp_path / "in.jsonl"
+    lines = [
+        {
+            "partition": message.partition,
+            "key": message.key and b64encode(message.key).decode(),
+            "value": message.value and b64encode(message.value).decode(),
+        }
+        for message in corpus.messages("types.canal.ext")
+    ]
+    capture.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    name = fresh("bridged")
+    uri = kafka.uri(name, "craft", partition_num="2")
+    arguments = ["bridge", capture, uri, "--once", "--master", "local[2]", "--output", "json"]
+    state = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = tidegate(*arguments, **state)
+    assert done.returncode == 0, done.stderr
+    plan, *batches, end = events(done)
+    assert (plan["event"], plan["from"], plan["to"]) == ("plan", "canal-json", "craft")
+    assert [batch["event"] for batch in batches] == ["batch"] * len(batches)
+    assert (end["event"], end["bad"], end["held"]) == ("done", 0, 0)
+    assert end["messages"] == len(consumed(kafka, name)) > 0
