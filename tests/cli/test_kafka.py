@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import click
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support import corpus
@@ -234,6 +235,36 @@ def test_a_broker_that_takes_nothing_is_named(monkeypatch):
     writer = TopicWriter(ChangefeedConfig.from_uri(f"kafka://{address}/t?protocol=craft"))
     with pytest.raises(SinkError, match=f"Kafka at {re.escape(address)}: it does not answer"):
         writer.partitions()
+
+
+def test_a_workload_is_sent_to_kafka_as_it_would_be_to_a_capture(kafka, tmp_path):
+    name = fresh("generated")
+    uri = kafka.uri(name, "simple", partition_num="2")
+    done = tidegate("generate", "bank", uri, "--rows", 200, "--output", "json")
+    assert done.returncode == 0, done.stderr
+    capture = tmp_path / "bank.parquet"
+    same = tidegate("generate", "bank", capture, "--rows", 200, "--sink-uri", uri)
+    assert same.returncode == 0, same.stderr
+    expected = sorted(
+        (row["partition"], number, row["key"], row["value"])
+        for number, row in enumerate(pq.read_table(capture).to_pylist())
+    )
+    found = [(one.partition, one.key, one.value) for one in consumed(kafka, name)]
+    assert found == [(partition, key, value) for partition, _, key, value in expected]
+    assert json.loads(done.stderr)["messages"] == len(found)
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "says"),
+    [
+        ("kafka://h:1/t?protocol=craft", ["--sink-uri", "kafka://h:1/t"], "leave --sink-uri out"),
+        ("a.jsonl", ["--rate", "10"], "--rate is for kafka://"),
+    ],
+)
+def test_what_contradicts_is_refused(destination, options, says):
+    done = tidegate("generate", "bank", destination, *options)
+    assert done.returncode == 2
+    assert says in done.stderr
 
 
 # --- bridge ---------------------------------------------------------------------------------------

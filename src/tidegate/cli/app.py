@@ -286,13 +286,19 @@ def read(name: str | None, **options: Any) -> int:
     help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` lists "
     "them.",
 )
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Kafka: the most messages a second; as fast as possible when not given.",
+)
 @_output_option
 def generate(name: str, destination: str, **options: Any) -> int:
     """Writes the changes of WORKLOAD, as a changefeed sends them, to DEST.
 
     WORKLOAD is bank (transfers; the sum never changes), orders (foreign keys, all column types, DDL
-    on the way) or sysbench (wide rows, hot keys). DEST is a capture: .parquet (the fastest), .jsonl
-    or .jsonl.gz. The same seed gives the same bytes.
+    on the way) or sysbench (wide rows, hot keys). DEST is a capture (.parquet, the fastest, .jsonl
+    or .jsonl.gz) or the sink URI of a topic: kafka://host:port/topic?protocol=…. The same seed
+    gives the same bytes.
     """
     from tidegate.cli.generate import generate
 

@@ -1,4 +1,4 @@
-"""`tidegate generate`: the changes of a workload, sent by a changefeed into a capture."""
+"""`tidegate generate`: the changes of a workload, sent by a changefeed to a capture or to Kafka."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import pyarrow as pa
 
+from tidegate.cli.kafka import TopicWriter, is_kafka
 from tidegate.cli.source import Progressing
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
@@ -30,14 +31,27 @@ def generate(
     seed: int,
     settings: tuple[str, ...],
     output: str,
+    rate: float | None = None,
 ) -> None:
-    """Writes the capture; time is that of the workload, so that the same bytes come each time."""
+    """Writes the messages; time is that of the workload, so that the same bytes come each time."""
+    to_kafka = is_kafka(destination)
+    if to_kafka and sink_uri is not None:
+        raise click.UsageError("DEST is the sink URI: leave --sink-uri out.")
+    if rate is not None and not to_kafka:
+        raise click.UsageError("--rate is for kafka://…; --option rate=N is the workload's own.")
     source = workload(name, rows=rows, seed=seed, **workload_options(name, settings))
-    feed = Changefeed(_config(sink_uri, changefeed), clock=None)
+    config = _config(destination if to_kafka else sink_uri, changefeed)
+    writer = TopicWriter(config, rate=rate) if to_kafka else None
+    partitions = None if writer is None else writer.partitions()
+    feed = Changefeed(config, partitions=partitions, clock=None)
     generation = _Generation(source, feed)
     started = time.monotonic()
     with Progressing(f"generating {name}", total=rows) as progress:
-        messages = write_capture(destination, generation.run(progress))
+        if writer is None:
+            messages = write_capture(destination, generation.run(progress))
+        else:
+            messages = writer.write_all(generation.run(progress))
+    place = str(config.sink_uri) if to_kafka else destination
     document = {
         "event": "done",
         "workload": name,
@@ -48,7 +62,7 @@ def generate(
         "messages": messages,
         "bytes": generation.bytes,
         "watermark": feed.watermark,
-        "destination": destination,
+        "destination": place,
         "seconds": round(time.monotonic() - started, 3),
     }
     if output == "json":
@@ -57,7 +71,7 @@ def generate(
         click.echo(
             f"{rows:,} row changes of {name} (seed {seed}) as {feed.config.protocol}: "
             f"{messages:,} messages, {generation.bytes / 1e6:,.1f} MB in "
-            f"{document['seconds']:.1f} s, written to {destination}",
+            f"{document['seconds']:.1f} s, written to {place}",
             err=True,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -345,6 +345,13 @@ class TopicWriter:
             self._sent += 1
             self._producer.poll(0)
         self._check()
+
+    def write_all(self, batches: Iterable[pa.RecordBatch]) -> int:
+        """Sends batches and waits until all is delivered; gives how many messages there were."""
+        for batch in batches:
+            self.write(batch)
+        self.close()
+        return self._sent
 
     def close(self) -> None:
         """Until all is delivered."""

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -28,9 +29,10 @@ from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.gate import EVENTUAL, ROW_KINDS, SNAPSHOT, Gate
 from tidegate.feed.schema_cache import SchemaCache
-from tidegate.model import ConfigError, SinkError, TidegateError
+from tidegate.model import ConfigError, SinkError, TableSchema, TidegateError
 from tidegate.spark.checkpoints import CheckpointFolder
 from tidegate.spark.decoding import CHANGE_TYPE
+from tidegate.spark.rows import check_rows, rows_as_changes
 from tidegate.spark.sending import OUTGOING_TYPE, Returned, Sender, Sending, Sent
 from tidegate.spark.sources import feed_settings, origin
 from tidegate.spark.topics import Topics
@@ -43,6 +45,8 @@ _STATE = "tidegate"
 _KEPT_STATES = 2
 _REQUEST_OVERHEAD = 4096
 """What a request to Kafka has beside the message in it."""
+_BATCH_BYTES = 64 * 1024
+"""What Kafka's client sends at a time to a partition; a topic's limit is also one for that."""
 _TOLD_COLUMNS = [
     name for name in CHANGE_SCHEMA.names if name not in ("after", "before", "raw_key", "raw_value")
 ]
@@ -96,6 +100,7 @@ def publish(
     df: DataFrame,
     destination: str,
     *,
+    schema: TableSchema | None = None,
     changefeed: ChangefeedConfig | str | Path | None = None,
     checkpoint: str | Path | None = None,
     once: bool = False,
@@ -109,6 +114,9 @@ def publish(
 ) -> Published | StreamingQuery:
     """Sends changes (docs/batch.md) to Kafka as the changefeed of this sink URI would.
 
+    With `schema`, `df` is of typed rows of that table instead, with `_op` (insert, update, delete)
+    and, if there, `_commit_ts`; a watermark follows each batch of them.
+
     A bounded DataFrame is sent at once, whole, and what was sent is given back. A stream becomes a
     query, which needs a `checkpoint` folder; it is started every `interval` seconds, or with `once`
     reads what there is and ends. `on_batch` is told of every micro-batch.
@@ -121,7 +129,10 @@ def publish(
     `generation` is the TiCDC to agree with where the two architectures differ, `time_zone` that of
     the feed's TIMESTAMP values; `options` are passed to Spark's sink.
     """
-    _check_columns(df)
+    if schema is None:
+        _check_columns(df)
+    else:
+        check_rows(df, schema)
     config = feed_settings(destination, changefeed)
     if config is None or config.kafka is None:
         raise ConfigError("destination", "it is no Kafka: write kafka://host:port/topic?protocol=…")
@@ -134,6 +145,7 @@ def publish(
         time_zone=time_zone,
         quarantine=None if quarantine is None else str(quarantine),
         options=dict(options or {}),
+        schema=schema,
     )
     with Topics(df.sparkSession, config) as topics:
         publisher.prepare(topics)
@@ -144,7 +156,7 @@ def publish(
     stream = _Stream(
         publisher,
         CheckpointFolder(df.sparkSession, str(checkpoint)),
-        watermarks is not False,
+        watermarks is not False and schema is None,
         on_batch,
     )
     writer = df.writeStream.option("checkpointLocation", str(checkpoint))
@@ -176,14 +188,22 @@ class _Publisher:
         time_zone: str,
         quarantine: str | None,
         options: dict[str, str],
+        schema: TableSchema | None,
     ) -> None:
         self.config = config
+        self.schema = schema
         self.quarantine = quarantine
         self._generation = generation
         self._time_zone = time_zone
         self._options = options
         self._partitions = 0
         self._ready: set[str | None] = set()
+
+    def changes(self, df: DataFrame) -> DataFrame:
+        """What the caller gave, of which not all may be known to be changes yet; it is kept."""
+        if self.schema is not None:
+            df = rows_as_changes(df, self.schema, self._time_zone)
+        return df.select(*CHANGE_SCHEMA.names).persist(StorageLevel.MEMORY_AND_DISK)
 
     def prepare(self, topics: Topics) -> None:
         """Makes the default topic; its settings bound what is sent."""
@@ -213,7 +233,7 @@ class _Publisher:
         messages = ordered.mapInArrow(Sending(sender, told, returned).__call__, OUTGOING_TYPE)
         try:
             messages.write.format("kafka").options(**self._sink_options()).save()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise _explained(error, self.config) from error
         found = returned.take()
         assert found is not None, "the task that sends has not ended"
@@ -225,6 +245,7 @@ class _Publisher:
             **self.config.kafka_options(),
             **self.config.producer_options(),
             "kafka.max.request.size": str(longest),
+            "kafka.batch.size": str(min(_BATCH_BYTES, self.config.max_message_bytes)),
         }
         if chosen["kafka.acks"] != "all":
             # Only an idempotent producer keeps the order of requests that are sent again.
@@ -241,7 +262,7 @@ class _Publisher:
 
     def send_all(self, df: DataFrame, watermarks: bool | None) -> Published:
         """Sends a bounded DataFrame."""
-        df = df.select(*CHANGE_SCHEMA.names).persist(StorageLevel.MEMORY_AND_DISK)
+        df = self.changes(df)
         try:
             found = _Facts.of(df, known=SchemaCache())
             if found.bad:
@@ -303,7 +324,7 @@ def _published(
     )
 
 
-def _explained(error: PySparkException, config: ChangefeedConfig) -> Exception:
+def _explained(error: Exception, config: ChangefeedConfig) -> Exception:
     """Our own errors come from the task as text; Kafka's are told in words."""
     text = str(error)
     found = re.search(r"tidegate\.model\.errors\.\w+: ([^\n]+)", text)
@@ -376,6 +397,12 @@ class _Facts:
     def tables(self) -> set[tuple[str, str]]:
         """The tables that rows and DDL are of."""
         return {(row["database"] or "", row["table"]) for row in self.groups if row["table"]}
+
+    @property
+    def stamps(self) -> list[int]:
+        """The watermarks."""
+        found: list[int] = self.marks["commit_ts"].to_pylist()
+        return found
 
     def told(self) -> pa.RecordBatch:
         """Schema rows of all that is known."""
@@ -484,7 +511,7 @@ class _Stream:
     def send(self, df: DataFrame, batch: int) -> None:
         """Sends what this batch makes complete; for `foreachBatch`."""
         state = self._load(batch)
-        df = df.select(*CHANGE_SCHEMA.names).persist(StorageLevel.MEMORY_AND_DISK)
+        df = self._publisher.changes(df)
         try:
             report = self._send(df, batch, state)
         finally:
@@ -507,10 +534,11 @@ class _Stream:
         if self._feed is None:
             self._feed = self._publisher.feed(state.topics)
         self._publisher.make_topics(df, found.tables, self._feed)
-        due = _sendable(df, limit, limit or 0)
+        typed = self._publisher.schema is not None
+        due = _sendable(df, limit, max(found.stamps, default=0) if typed else limit or 0)
         if self._watermarks:  # what was sent before has come again; the gate looks at the rest
             due = due.where(F.col("commit_ts") >= gate.applied_ts)
-        sender = Sender(self._feed, gate if self._watermarks else None, self._watermarks)
+        sender = Sender(self._feed, gate if self._watermarks else None, self._watermarks or typed)
         sender = self._publisher.send(due, sender, found.told())
         self._feed = sender.feed
         if sender.gate is not None and limit is not None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.model import Flag, TableSchema, parse_type, type_name
+from tidegate.wire.text import stable_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,29 @@ class Shape:
     def keys(self) -> tuple[str, ...]:
         """The handle key's columns, in column order, as far as known."""
         return tuple(column.name for column in self.columns if column.key)
+
+
+def shape_columns(schema: TableSchema) -> str:
+    """The JSON of a shape with all that a schema tells of the columns that rows carry."""
+    keys = schema.handle_key()
+    columns: list[dict[str, Any]] = [
+        {
+            "name": column.name,
+            "type": column.type,
+            "code": column.code,
+            "flags": int(schema.flags(column.name)),
+            **({"key": True} if column.name in keys else {}),
+        }
+        for column in schema.columns
+        if column.generated != "virtual"
+    ]
+    return json.dumps({"columns": columns}, ensure_ascii=False, separators=(",", ":"))
+
+
+def shape_id(schema: TableSchema) -> int:
+    """The id of that shape."""
+    name = f"{schema.database}\0{schema.table}\0{shape_columns(schema)}"
+    return stable_hash(name.encode()) >> 1
 
 
 class ShapeBook:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidegate.model import TableSchema, action_code, canal_ddl_type
 from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.text import stable_hash
+from tidegate.wire.shapes import shape_columns, shape_id
 from tidegate.workload.truth import Row
 
 BATCH_EVENTS = 10_000
@@ -41,22 +41,6 @@ class _Entry(NamedTuple):
     before: Row | None
 
 
-def shape_columns(schema: TableSchema) -> str:
-    """The JSON of a shape with all that a schema tells of its columns."""
-    keys = schema.handle_key()
-    columns: list[dict[str, Any]] = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "code": column.code,
-            "flags": int(schema.flags(column.name)),
-            **({"key": True} if column.name in keys else {}),
-        }
-        for column in schema.columns
-    ]
-    return json.dumps({"columns": columns}, ensure_ascii=False, separators=(",", ":"))
-
-
 class Recorder:
     """Collects events until `batch` takes them."""
 
@@ -75,15 +59,13 @@ class Recorder:
 
     def table(self, schema: TableSchema) -> Subject:
         """What the rows of a table are about from now on."""
-        columns = shape_columns(schema)
-        name = f"{schema.database}\0{schema.table}\0{columns}"
         return self._subject(
             schema.database,
             schema.table,
             schema.table_id,
             schema.version,
-            stable_hash(name.encode()) >> 1,
-            columns,
+            shape_id(schema),
+            shape_columns(schema),
         )
 
     def _subject(self, *facts: Any) -> Subject:
