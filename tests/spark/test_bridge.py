@@ -17,6 +17,7 @@ from tidegate.spark import changes, publish
 from tidegate.workload import workload
 
 PARTITIONS = 3
+TIMEOUT = 300
 ROWS = 3000
 FEEDS = {
     "open": ("open-protocol", {}),
@@ -102,10 +103,10 @@ def test_what_is_mirrored_behind_a_bridge_is_the_truth(source, sink, spark, kafk
 
 
 def run(query):
-    assert query.awaitTermination(120), "the query did not end"
+    assert query.awaitTermination(TIMEOUT), "the query did not end"
 
 
-@pytest.mark.parametrize(("source", "sink"), [("canal", "craft"), ("simple", "open")])
+@pytest.mark.parametrize(("source", "sink"), [("craft", "simple"), ("simple", "canal")])
 def test_a_stream_in_small_triggers_goes_on_after_a_restart(
     source, sink, spark, kafka, sources, rules, tmp_path
 ):
@@ -118,7 +119,7 @@ def test_a_stream_in_small_triggers_goes_on_after_a_restart(
             if len(reports) == after:
                 raise RuntimeError("stopped in the middle")
 
-        feed = changes(spark, sources[source], max_per_trigger=1500)
+        feed = changes(spark, sources[source], max_per_trigger=2000)
         return publish(
             feed, uri, changefeed=rules, checkpoint=tmp_path / "state", once=True, on_batch=told
         )

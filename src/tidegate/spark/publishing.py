@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -448,6 +448,8 @@ class _State:
     topics: tuple[str, ...] = ()
     held: str | None = None
     """The folder of the changes that wait."""
+    versioned: bool = False
+    """Whether rows name versions of schemas, so that they may have to wait for one."""
 
     def to_json(self) -> str:
         columns = ["shape", "database", "table", "schema"]
@@ -459,6 +461,7 @@ class _State:
                 "shapes": [list(row.values()) for row in self.shapes.select(columns).to_pylist()],
                 "topics": self.topics,
                 "held": self.held,
+                "versioned": self.versioned,
             },
             ensure_ascii=False,
         )
@@ -487,7 +490,8 @@ class _State:
         shapes = pa.Table.from_pylist(rows, schema=CHANGE_SCHEMA)
         cache = SchemaCache.from_json(told["schemas"])
         gate = Gate.from_json(told["gate"])
-        return cls(gate, cache, shapes, tuple(told["topics"]), told["held"])
+        topics = tuple(told["topics"])
+        return cls(gate, cache, shapes, topics, told["held"], told["versioned"])
 
 
 class _Stream:
@@ -529,7 +533,8 @@ class _Stream:
         gate.add_partitions(sorted(found.sources))
         gate.observe(found.marks)
         if state.held is not None:
-            df = df.unionByName(df.sparkSession.read.parquet(self._path(state.held)))
+            held_before = df.sparkSession.read.schema(CHANGE_TYPE).parquet(self._path(state.held))
+            df = df.unionByName(held_before)
         limit, waiting = self._limit(df, found, state)
         if self._feed is None:
             self._feed = self._publisher.feed(state.topics)
@@ -558,8 +563,8 @@ class _Stream:
         if not self._watermarks:
             return None, ()
         limit = state.gate.resolved_ts
-        versions = [row for row in found.groups if row["schema_version"] is not None]
-        if not versions and state.held is None:
+        state.versioned |= any(row["schema_version"] is not None for row in found.groups)
+        if not state.versioned:
             return limit, ()
         named = df.where(F.col("kind").isin(*ROW_KINDS) & F.col("schema_version").isNotNull())
         named = named.where(
@@ -584,9 +589,11 @@ class _Stream:
             return 0
         state.held = f"held-{batch}"
         later = df.where(F.col("kind").isin(*_SENT_KINDS) & (F.col("commit_ts") > limit))
+        seen = Observation()
+        later = later.observe(seen, F.count_if(F.col("kind") != "watermark").alias("changes"))
         later.coalesce(1).write.mode("overwrite").parquet(self._path(state.held))
-        held = df.sparkSession.read.parquet(self._path(state.held))
-        return held.where("kind <> 'watermark'").count()
+        count: int = seen.get["changes"]
+        return count
 
     def _load(self, batch: int) -> _State:
         text = self._folder.read(_STATE, f"{batch - 1}.json") if batch > 0 else None
