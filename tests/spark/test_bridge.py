@@ -87,9 +87,9 @@ def assert_mirrored(kafka, topic, protocol):
 
 
 PAIRS = [
-    *permutations(["open", "canal", "craft", "simple"], 2),
+    *permutations(["open", "canal", "craft"], 2),
+    *(("simple", sink) for sink in ("open", "canal", "craft")),
     ("avro", "canal"),
-    ("craft", "avro"),
 ]
 
 
@@ -106,7 +106,7 @@ def run(query):
     assert query.awaitTermination(TIMEOUT), "the query did not end"
 
 
-@pytest.mark.parametrize(("source", "sink"), [("craft", "simple"), ("simple", "canal")])
+@pytest.mark.parametrize(("source", "sink"), [("canal", "craft")])
 def test_a_stream_in_small_triggers_goes_on_after_a_restart(
     source, sink, spark, kafka, sources, rules, tmp_path
 ):

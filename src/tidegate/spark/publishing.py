@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -589,11 +589,9 @@ class _Stream:
             return 0
         state.held = f"held-{batch}"
         later = df.where(F.col("kind").isin(*_SENT_KINDS) & (F.col("commit_ts") > limit))
-        seen = Observation()
-        later = later.observe(seen, F.count_if(F.col("kind") != "watermark").alias("changes"))
         later.coalesce(1).write.mode("overwrite").parquet(self._path(state.held))
-        count: int = seen.get["changes"]
-        return count
+        held = df.sparkSession.read.schema(CHANGE_TYPE).parquet(self._path(state.held))
+        return held.where("kind <> 'watermark'").count()
 
     def _load(self, batch: int) -> _State:
         text = self._folder.read(_STATE, f"{batch - 1}.json") if batch > 0 else None
