@@ -47,7 +47,8 @@ def bridge(
         from pyspark.errors import StreamingQueryException
 
         from tidegate.spark import changes, publish, session
-        from tidegate.spark.sources import feed_settings, origin
+        from tidegate.spark.decoding import origin
+        from tidegate.spark.sources import feed_settings
 
         spark = session("tidegate-bridge", master=master, libraries=("kafka",))
         frame = changes(

@@ -31,10 +31,10 @@ from tidegate.feed.gate import EVENTUAL, ROW_KINDS, SNAPSHOT, Gate
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.model import ConfigError, SinkError, TableSchema, TidegateError
 from tidegate.spark.checkpoints import CheckpointFolder
-from tidegate.spark.decoding import CHANGE_TYPE
+from tidegate.spark.decoding import CHANGE_TYPE, origin
 from tidegate.spark.rows import check_rows, rows_as_changes
 from tidegate.spark.sending import OUTGOING_TYPE, Returned, Sender, Sending, Sent
-from tidegate.spark.sources import feed_settings, origin
+from tidegate.spark.sources import feed_settings
 from tidegate.spark.topics import Topics
 from tidegate.wire import CHANGE_SCHEMA
 
