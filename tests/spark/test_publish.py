@@ -16,6 +16,8 @@ from tests.support.kafka import free_port
 from tests.support.mirror import Mirror
 from tests.support.spark import fresh
 from tidegate.feed.config import ChangefeedConfig
+from tidegate.feed.ddl import transition
+from tidegate.feed.definition import Charset
 from tidegate.feed.dispatch import Dispatcher
 from tidegate.feed.gate import ROW_KINDS, Gate
 from tidegate.model import ConfigError, SinkError
@@ -268,3 +270,32 @@ def test_a_broker_that_does_not_answer_is_named(frame, monkeypatch):
     port = free_port()
     with pytest.raises(SinkError, match=f"Kafka at 127.0.0.1:{port}: it does not answer"):
         publish(frame, f"kafka://127.0.0.1:{port}/t?protocol=craft")
+
+
+# --- typed rows -----------------------------------------------------------------------------------
+
+STOCK = """CREATE TABLE `stock` (`id` BIGINT UNSIGNED PRIMARY KEY, `name` VARCHAR(20),
+  `price` DECIMAL(10,2), `at` DATETIME(3), `data` VARBINARY(8))"""
+
+
+def test_typed_rows_become_changes(spark, kafka):
+    schema = transition(None, STOCK, "shop", charset=Charset("utf8mb4", "utf8mb4_bin")).after
+    rows = spark.sql(
+        """SELECT * FROM VALUES
+        (2, 'b', 2.5, TIMESTAMP_NTZ'2026-01-02 03:04:05.678', X'00ff', 'insert', 10 << 18),
+        (1, 'x', 1, NULL, NULL, 'update', 9 << 18),
+        (1, 'x', 1, NULL, NULL, 'delete', 11 << 18)
+        AS rows(id, name, price, at, data, _op, _commit_ts)"""
+    )
+    topic = fresh("typed")
+    report = publish(rows, kafka.uri(topic, "craft", partition_num="1"), schema=schema)
+    assert (report.rows, report.watermark, report.consistency) == (3, 11 << 18, "snapshot")
+    found = changes_of(consumed(kafka, topic), "craft").to_pylist()
+    assert [(row["kind"], row["commit_ts"] >> 18, row["after"]) for row in found[1:]] == [
+        ("update", 9, ["1", "x", "1.00", None, None]),
+        ("insert", 10, ["2", "b", "2.50", "2026-01-02 03:04:05.678", "AP8="]),
+        ("delete", 11, None),
+        ("watermark", 11, None),
+    ]
+    with pytest.raises(ConfigError, match="it has no column 'price'"):
+        publish(rows.drop("price"), kafka.uri(topic, "craft"), schema=schema)
