@@ -188,3 +188,25 @@ def test_what_cannot_be_typed_is_told(spark: SparkSession, tmp_path: Path) -> No
         )
     with pytest.raises(ConfigError, match="it has a column _op, a name of our own"):
         table_type([Column.of_type("_op", "int")])
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("ddl.canal.ext.stream", "d1.t1"),
+        ("bank.open.updcols", "bank.accounts"),
+        ("types.open.b16", "t.times"),
+    ],
+)
+def test_both_ways_agree_in_spark(spark: SparkSession, tmp_path: Path, name: str, of: str) -> None:
+    path = tmp_path / "feed.parquet"
+    write_capture(path, [messages(name)])
+    feed = changes(spark, path, batch=True)
+    quick = table(feed, of, before=True)
+    plain = table(feed.where("true"), of, before=True)
+
+    assert quick.schema.simpleString() == plain.schema.simpleString()
+    rows = [row.asDict(recursive=True) for row in quick.collect()]
+    assert len(rows) > 10
+    others = [row.asDict(recursive=True) for row in plain.collect()]
+    assert list(map(str, by_place(rows))) == list(map(str, by_place(others)))
