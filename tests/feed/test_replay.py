@@ -27,15 +27,9 @@ from tidegate.feed.gate import Gate
 from tidegate.model.types import MySQLType
 
 STOPPED = {("d1", "p1"), ("d1", "ex"), ("d2", "x"), ("d1", "rec2")}
-# Of the largest scenario one feed a protocol, for the sake of time.
-LARGEST = {f"mixed1.{words}.stream" for words in ("open.updcols", "canal.compat.ext", "craft.b16")}
 STREAMS = [variant for variant in corpus.variants() if variant.stream]
 EVENTUAL = [variant for variant in STREAMS if variant.protocol == "canal" and not variant.options]
-SNAPSHOT = [
-    variant
-    for variant in STREAMS
-    if variant not in EVENTUAL and (variant.scenario != "mixed1" or variant.name in LARGEST)
-]
+SNAPSHOT = [variant for variant in STREAMS if variant not in EVENTUAL]
 
 
 def name_of(variant):
@@ -162,6 +156,14 @@ def test_after_every_watermark_the_tables_are_those_of_the_source(variant):
     assert checked.instants == sorted(set(marks(variant.name)))
     assert mirror.is_done()
     assert differences(mirror.model, variant.truth, floats=variant.protocol != "craft") == set()
+
+
+@pytest.mark.parametrize("variant", EVENTUAL, ids=name_of)
+def test_a_feed_without_watermarks_comes_to_the_same_in_the_end(variant):
+    mirror = Mirror(Gate(PARTITIONS, watermarks=False))
+    mirror.read(decoded(variant.name))
+    assert mirror.gate.consistency == "eventual"
+    assert differences(mirror.model, variant.truth) == set()
 
 
 def marks(name):

@@ -51,7 +51,7 @@ class Mirror:
         at = self.gate.resolved_ts
         ddl: list[DdlId] = []
         touched: list[tuple[str, str]] = []
-        for step in steps(readable.ready):
+        for step in steps(readable.ready, by_arrival=not self.gate.has_watermarks):
             self._rows(step.rows)
             if step.ddl_id is not None:
                 names = self._ddl(step)

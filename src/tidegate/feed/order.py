@@ -46,26 +46,38 @@ class Transaction:
     ddl: pa.Table
 
 
-def in_order(table: pa.Table) -> pa.Table:
+def in_order(table: pa.Table, *, by_arrival: bool = False) -> pa.Table:
     """Rows and DDL in the order in which to apply them, every DDL once; nothing else.
 
     Where rows stand in the table does not matter, only what they say: any interleaving of the
     partitions gives the same. Rows that were sent again stay, for applying them is idempotent.
+
+    `by_arrival` is for feeds that tell no more than the millisecond of a commit (Canal-JSON without
+    the TiDB extension): rows then go as their partition has them, and only DDL goes by its time.
     """
     table = table.filter(pc.is_in(table["kind"], pa.array(GATED_KINDS)))
     table = once(table)
     is_ddl = pc.equal(table["kind"], "ddl")
     nothing = pa.scalar(None, pa.string())
     keys = {
-        "commit_ts": table["commit_ts"],
+        "commit_ts": _statements_before(table, is_ddl) if by_arrival else table["commit_ts"],
         "phase": pc.cast(is_ddl, pa.int8()),
         # DDL at one commit_ts goes as it was sent: the table it names says nothing of its order.
         "database": pc.if_else(is_ddl, nothing, table["database"]),
         "table": pc.if_else(is_ddl, nothing, table["table"]),
-        "rank": pc.index_in(table["kind"], _RANKED_KINDS),
+        **({} if by_arrival else {"rank": pc.index_in(table["kind"], _RANKED_KINDS)}),
         **{name: table[name] for name in _POSITION},
     }
     return table.take(_sorted(pa.table(keys)))
+
+
+def _statements_before(table: pa.Table, is_ddl: pa.ChunkedArray) -> pa.ChunkedArray:
+    """How many statements are older than each event; those of its own time go after rows."""
+    ts = table["commit_ts"]
+    count = pc.multiply(pc.cast(is_ddl, pa.int64()), 0)
+    for cut in ts.filter(is_ddl).unique().to_pylist():
+        count = pc.add(count, pc.cast(pc.greater(ts, cut), pa.int64()))
+    return count
 
 
 def once(table: pa.Table) -> pa.Table:
@@ -93,9 +105,9 @@ def once(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(pc.is_in(places, pa.array(copies, pa.int64()))))
 
 
-def steps(table: pa.Table) -> Iterator[Step]:
+def steps(table: pa.Table, *, by_arrival: bool = False) -> Iterator[Step]:
     """What to do one after the other: the table in order, cut behind every DDL."""
-    ordered = in_order(table)
+    ordered = in_order(table, by_arrival=by_arrival)
     start = 0
     for place in _places_of_ddl(ordered):
         yield Step(ordered.slice(start, place - start), ordered.slice(place, 1).to_pylist()[0])
