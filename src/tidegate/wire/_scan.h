@@ -160,4 +160,29 @@ static inline void tg_copy(uint8_t *dst, const uint8_t *src, size_t n, const uin
     memcpy(dst, src, n);
 }
 
+/* Whether this bit is set in all bytes. */
+static inline int tg_all_set(const uint8_t *bytes, size_t count, int bit) {
+    uint8_t all = 0xff;
+    for (size_t i = 0; i < count; i++) all &= bytes[i];
+    return all >> bit & 1;
+}
+
+/* This bit of each byte, one behind the other, least significant first: (count + 7) / 8 bytes. */
+static inline void tg_pack_bits(const uint8_t *bytes, size_t count, int bit, uint8_t *out) {
+    size_t i = 0;
+#ifdef TG_SSE2
+    const __m128i up = _mm_cvtsi32_si128(7 - bit);
+    for (; count - i >= 16; i += 16) {
+        __m128i block = _mm_sll_epi16(_mm_loadu_si128((const __m128i *)(bytes + i)), up);
+        unsigned mask = (unsigned)_mm_movemask_epi8(block);
+        out[i >> 3] = (uint8_t)mask;
+        out[(i >> 3) + 1] = (uint8_t)(mask >> 8);
+    }
+#endif
+    for (; i < count; i++) {
+        if ((i & 7) == 0) out[i >> 3] = 0;
+        out[i >> 3] |= (uint8_t)((bytes[i] >> bit & 1) << (i & 7));
+    }
+}
+
 #endif

@@ -6,8 +6,8 @@ Memory is plain C until `finish`, which hands the buffers to Arrow without copyi
 
 cimport cython
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,9 +40,11 @@ from tidegate.wire.cursor cimport (
     Cursor,
     Span,
     fail,
+    tg_all_set,
+    tg_pack_bits,
 )
 from tidegate.wire.jsonwrite cimport STYLE_PLAIN, json_put_string, put_i64, tg_copy_writable_run
-from tidegate.wire.text cimport tg_hash, tg_load_le64
+from tidegate.wire.text cimport tg_hash
 
 # A word for programs and a sentence for people, for each Fault; the sentence follows
 # "byte N of the value: ".
@@ -78,6 +80,14 @@ FAULTS = (
     ("key", "the message's key is not what this protocol has"),
     ("value", "this value does not fit its column"),
 )
+
+TOO_MUCH = "a column of this batch is over 2 GiB; decode in smaller batches"
+
+cdef object INT32 = pa.int32()
+cdef object INT64 = pa.int64()
+cdef object STRING = pa.string()
+cdef object STRINGS = pa.list_(pa.string())
+cdef list FIELDS = [(field.name, field.type) for field in CHANGE_SCHEMA]
 
 cdef Span _type_members[256][4]
 cdef Span _flag_members[256]
@@ -251,24 +261,15 @@ cdef object _give(Buffer *b):
     return pa.foreign_buffer(<size_t>memory.data, used, memory)
 
 
-cdef object _bitmap(const uint8_t *valid, size_t count):
-    """A bitmap from a byte a value (0 or 1), or None when all are set."""
-    cdef size_t i, whole = count // 8
-    cdef uint64_t word
+cdef object _bitmap(const uint8_t *bytes, size_t count, int bit=0):
+    """A bitmap of this bit of so many bytes, or None when it is set in all of them."""
     cdef Buffer bits
-    if count == 0 or memchr(valid, 0, count) == NULL:
+    if tg_all_set(bytes, count, bit):
         return None
     memset(&bits, 0, sizeof(Buffer))
-    if buffer_reserve(&bits, whole + 1) < 0:
+    if _room(&bits, count // 8 + 1) < 0:
         raise MemoryError
-    for i in range(whole):
-        # Eight bytes of 0 or 1: the product gathers them in its highest byte.
-        word = tg_load_le64(valid + 8 * i)
-        bits.data[i] = <uint8_t>((word * <uint64_t>0x0102040810204080) >> 56)
-    if count % 8:
-        bits.data[whole] = 0
-        for i in range(8 * whole, count):
-            bits.data[whole] |= <uint8_t>(valid[i] << (i & 7))
+    tg_pack_bits(bytes, count, bit, bits.data)
     bits.used = (count + 7) // 8
     return _give(&bits)
 
@@ -313,64 +314,146 @@ cdef class _Strings:
 
     cdef object finish(self, object type):
         if self.text.used > INT32_MAX:
-            raise OverflowError("a column of this batch is over 2 GiB; decode in smaller batches")
-        validity = _bitmap(self.valid.data, self.count)
+            raise OverflowError(TOO_MUCH)
         return pa.Array.from_buffers(
-            type, self.count, [validity, _give(&self.ends), _give(&self.text)]
+            type,
+            self.count,
+            [_bitmap(self.valid.data, self.count), _give(&self.ends), _give(&self.text)],
+        )
+
+
+@cython.final
+cdef class _Texts:
+    """A string column whose size is known beforehand."""
+    cdef Buffer text, ends
+    cdef size_t count
+
+    def __cinit__(self, size_t count, size_t size):
+        if size > INT32_MAX:
+            raise OverflowError(TOO_MUCH)
+        if _room(&self.text, size + 16) < 0 or _room(&self.ends, 4 * (count + 1)) < 0:
+            raise MemoryError
+        buffer_add_i32(&self.ends, 0)
+
+    def __dealloc__(self):
+        _recycle_buffer(&self.text)
+        _recycle_buffer(&self.ends)
+
+    cdef inline bint add(self, const Span *text) noexcept nogil:
+        """The next value, behind which 16 bytes can be read. Whether it is one: p is NULL for null."""
+        if text.n > 16:
+            memcpy(self.text.data + self.text.used, text.p, text.n)
+        elif text.p != NULL:
+            memcpy(self.text.data + self.text.used, text.p, 16)
+        self.text.used += text.n
+        self.skip()
+        return text.p != NULL
+
+    cdef inline void skip(self) noexcept nogil:
+        """A null."""
+        self.count += 1
+        (<int32_t *>self.ends.data)[self.count] = <int32_t>self.text.used
+
+    cdef object finish(self, object validity):
+        self.ends.used = 4 * (self.count + 1)
+        return pa.Array.from_buffers(
+            STRING, self.count, [validity, _give(&self.ends), _give(&self.text)]
         )
 
 
 @cython.final
 cdef class _Numbers:
-    """A column of 4- or 8-byte integers: `data` and `valid` have room for all of them."""
-    cdef Buffer data, valid
+    """A column of 1-, 4- or 8-byte integers: `data` has room for all of them."""
+    cdef Buffer data
     cdef size_t count
 
     def __cinit__(self, size_t width, size_t count):
         self.count = count
-        if _room(&self.data, width * count) < 0 or _room(&self.valid, count) < 0:
+        if _room(&self.data, width * count) < 0:
             raise MemoryError
         self.data.used = width * count
-        self.valid.used = count
 
     def __dealloc__(self):
         _recycle_buffer(&self.data)
-        _recycle_buffer(&self.valid)
 
-    cdef object finish(self, object type):
-        validity = _bitmap(self.valid.data, self.count)
+    cdef object finish(self, object type, object validity=None):
         return pa.Array.from_buffers(type, self.count, [validity, _give(&self.data)])
+
+
+cdef enum:
+    FEW_PIECES = 16         # so many values and the nulls between them are put together piece by piece
+    SHARED_NULLS = 1 << 16
+
+cdef dict _shared_nulls = {}
+
+
+cdef object _nulls(object type, size_t count):
+    """So many nulls: a part of an array that all batches share."""
+    if count > SHARED_NULLS:
+        return pa.nulls(count, type)
+    shared = _shared_nulls.get(type)
+    if shared is None:
+        shared = _shared_nulls[type] = pa.nulls(SHARED_NULLS, type)
+    return shared.slice(0, count)
 
 
 @cython.final
 cdef class _Rare:
     """A column in which few rows have a value."""
-    cdef _Numbers index     # of each row's value, null: it has none
+    cdef list rows          # in rising order
     cdef list values
 
-    def __cinit__(self, size_t rows):
-        self.index = _Numbers(4, rows)
-        memset(self.index.data.data, 0, self.index.data.used)
-        memset(self.index.valid.data, 0, rows)
+    def __cinit__(self):
+        self.rows = []
         self.values = []
 
     cdef int add(self, size_t row, object value) except -1:
-        (<int32_t *>self.index.data.data)[row] = <int32_t>len(self.values)
-        self.index.valid.data[row] = 1
+        self.rows.append(row)
         self.values.append(value)
         return 0
 
-    cdef object finish(self, object type):
-        return pa.array(self.values, type).take(self.index.finish(pa.int32()))
+    cdef object finish(self, object type, size_t total):
+        cdef _Numbers index, valid
+        cdef size_t i
+        values = pa.array(self.values, type)
+        if len(self.rows) > FEW_PIECES:
+            index = _Numbers(4, total)
+            valid = _Numbers(1, total)
+            memset(index.data.data, 0, index.data.used)
+            memset(valid.data.data, 0, total)
+            for i, row in enumerate(self.rows):
+                (<int32_t *>index.data.data)[<size_t>row] = <int32_t>i
+                valid.data.data[<size_t>row] = 1
+            return values.take(index.finish(pa.int32(), _bitmap(valid.data.data, total)))
+        pieces = []
+        began = 0
+        for i, row in enumerate(self.rows):
+            pieces += [_nulls(type, row - began), values.slice(i, 1)]
+            began = row + 1
+        return pa.concat_arrays([*pieces, _nulls(type, total - began)])
+
+
+# The bits of a row's mask: those of Row.has below HAS_MISSING, and these.
+cdef enum:
+    MASK_COMMIT_TS = 0
+    MASK_TABLE_ID = 1
+    MASK_SCHEMA_VERSION = 2
+    MASK_AFTER = 3
+    MASK_BEFORE = 4
+    MASK_SHAPE = 5
+    MASK_DATABASE = 6
+    MASK_TABLE = 7
 
 
 @cython.final
 cdef class _Rows:
-    """The rows of a batch, behind a schema row for each shape in use, and the columns they make."""
+    """The rows of a batch, behind a schema row for each shape in use, and what they have together."""
     cdef Buffer schema_rows     # Row
     cdef const Row *rows
     cdef size_t seen
     cdef size_t total
+    cdef size_t kind_bytes, database_bytes, table_bytes     # of the texts of all rows
+    cdef bint any_missing, any_extra, any_error
 
     def __dealloc__(self):
         buffer_free(&self.schema_rows)
@@ -378,120 +461,88 @@ cdef class _Rows:
     cdef inline const Row *at(self, size_t i) noexcept nogil:
         return <const Row *>self.schema_rows.data + i if i < self.seen else self.rows + (i - self.seen)
 
-    cdef object ints(self, size_t member):
-        """An int32 column of the members at this offset of a Row."""
+    cdef inline void count(self, const Row *row, const Names *names) noexcept nogil:
+        """Adds the row's texts to what all have."""
+        self.kind_bytes += _kind_spans[row.kind].n
+        if row.names >= 0:
+            self.database_bytes += names[row.names].database.n
+            self.table_bytes += names[row.names].table.n
+
+    cdef object positions(self):
+        """The message of each row."""
         cdef _Numbers column = _Numbers(4, self.total)
-        cdef int32_t *values = <int32_t *>column.data.data
         cdef size_t i
-        memset(column.valid.data, 1, self.total)
         for i in range(self.total):
-            values[i] = (<const int32_t *>(<const uint8_t *>self.at(i) + member))[0]
-        return column.finish(pa.int32())
+            (<int32_t *>column.data.data)[i] = self.at(i).message
+        return column.finish(INT32)
 
-    cdef object longs(self, size_t member, int has):
-        """An int64 column of the members at this offset of those rows that have them."""
-        cdef _Numbers column = _Numbers(8, self.total)
-        cdef int64_t *values = <int64_t *>column.data.data
+    cdef dict columns(self, const Names *names, const Shape *shapes, Cells *after, Cells *before):
+        """The columns that every row has, in one pass over the rows: they are many, and so are the
+        rows. The cells are given away."""
+        cdef size_t i, total = self.total
+        cdef _Numbers masks = _Numbers(1, total)
+        cdef _Numbers event = _Numbers(4, total), flags = _Numbers(4, total)
+        cdef _Numbers commit_ts = _Numbers(8, total), table_id = _Numbers(8, total)
+        cdef _Numbers shape = _Numbers(8, total), version = _Numbers(8, total)
+        cdef _Numbers after_ends = _Numbers(4, total + 1), before_ends = _Numbers(4, total + 1)
+        cdef _Texts kind = _Texts(total, self.kind_bytes)
+        cdef _Texts database = _Texts(total, self.database_bytes)
+        cdef _Texts table = _Texts(total, self.table_bytes)
         cdef const Row *row
-        cdef size_t i
-        for i in range(self.total):
+        cdef const Names *name
+        cdef uint8_t *bits = masks.data.data
+        cdef uint8_t mask
+        (<int32_t *>after_ends.data.data)[0] = 0
+        (<int32_t *>before_ends.data.data)[0] = 0
+        for i in range(total):
             row = self.at(i)
-            values[i] = (<const int64_t *>(<const uint8_t *>row + member))[0]
-            column.valid.data[i] = (row.has & has) != 0
-        return column.finish(pa.int64())
+            mask = row.has & (HAS_MISSING - 1)
+            (<int32_t *>event.data.data)[i] = row.event
+            (<int32_t *>flags.data.data)[i] = row.flags
+            (<int64_t *>commit_ts.data.data)[i] = row.commit_ts
+            (<int64_t *>table_id.data.data)[i] = row.table_id
+            (<int64_t *>version.data.data)[i] = row.schema_version
+            (<int32_t *>after_ends.data.data)[i + 1] = row.after_end
+            (<int32_t *>before_ends.data.data)[i + 1] = row.before_end
+            (<int64_t *>shape.data.data)[i] = 0
+            if TG_LIKELY(row.shape >= 0):
+                (<int64_t *>shape.data.data)[i] = shapes[row.shape].id
+                mask |= 1 << MASK_SHAPE
+            kind.add(&_kind_spans[row.kind])
+            if TG_LIKELY(row.names >= 0):
+                name = &names[row.names]
+                mask |= <uint8_t>(database.add(&name.database) << MASK_DATABASE)
+                mask |= <uint8_t>(table.add(&name.table) << MASK_TABLE)
+            else:
+                database.skip()
+                table.skip()
+            bits[i] = mask
+        return {
+            "event": event.finish(INT32),
+            "kind": kind.finish(None),
+            "commit_ts": commit_ts.finish(INT64, _bitmap(bits, total, MASK_COMMIT_TS)),
+            "database": database.finish(_bitmap(bits, total, MASK_DATABASE)),
+            "table": table.finish(_bitmap(bits, total, MASK_TABLE)),
+            "table_id": table_id.finish(INT64, _bitmap(bits, total, MASK_TABLE_ID)),
+            "shape": shape.finish(INT64, _bitmap(bits, total, MASK_SHAPE)),
+            "schema_version": version.finish(INT64, _bitmap(bits, total, MASK_SCHEMA_VERSION)),
+            "after": _lists(after_ends, _bitmap(bits, total, MASK_AFTER), after),
+            "before": _lists(before_ends, _bitmap(bits, total, MASK_BEFORE), before),
+            "flags": flags.finish(INT32),
+        }
 
-    cdef object shape_ids(self, const Shape *shapes):
-        cdef _Numbers column = _Numbers(8, self.total)
-        cdef int64_t *values = <int64_t *>column.data.data
-        cdef int32_t shape
-        cdef size_t i
-        for i in range(self.total):
-            shape = self.at(i).shape
-            values[i] = shapes[shape].id if shape >= 0 else 0
-            column.valid.data[i] = shape >= 0
-        return column.finish(pa.int64())
 
-    cdef object texts(self, const Span *spans, bint of_kinds):
-        """A string column: of each row the span of its kind, or of its names (null without). 16 bytes
-        behind each span can be read."""
-        cdef _Strings column = _Strings(self.total)
-        cdef int32_t *ends = <int32_t *>column.ends.data + 1
-        cdef uint8_t *valid = column.valid.data
-        cdef const Row *row
-        cdef const Span *span
-        cdef uint8_t *text
-        cdef size_t i, size = 0
-        cdef int32_t index
-        for i in range(self.total):
-            row = self.at(i)
-            index = row.kind if of_kinds else row.names
-            size += spans[index].n if index >= 0 else 0
-        if _room(&column.text, size + 16) < 0:
-            raise MemoryError
-        text = column.text.data
-        size = 0
-        for i in range(self.total):
-            row = self.at(i)
-            index = row.kind if of_kinds else row.names
-            valid[i] = 0
-            if index >= 0:
-                span = &spans[index]
-                valid[i] = span.p != NULL
-                if span.n > 16:
-                    memcpy(text + size, span.p, span.n)
-                elif span.p != NULL:
-                    memcpy(text + size, span.p, 16)
-                size += span.n
-            ends[i] = <int32_t>size
-        column.text.used = size
-        column.ends.used = 4 * (self.total + 1)
-        column.valid.used = self.total
-        column.count = self.total
-        return column.finish(pa.string())
-
-    cdef object names(self, const Names *names, size_t count, bint tables):
-        """The databases or the tables."""
-        cdef Buffer spans
-        cdef size_t i
-        memset(&spans, 0, sizeof(Buffer))
-        if buffer_reserve(&spans, count * sizeof(Span)) < 0:
-            raise MemoryError
-        for i in range(count):
-            (<Span *>spans.data)[i] = names[i].table if tables else names[i].database
-        try:
-            return self.texts(<const Span *>spans.data, False)
-        finally:
-            buffer_free(&spans)
-
-    cdef object lists(self, Cells *cells, size_t member, int has):
-        """A list<string> column of these cells; the member at this offset says where a row's end."""
-        cdef _Numbers ends = _Numbers(4, self.total + 1)
-        cdef int32_t *values = <int32_t *>ends.data.data
-        cdef const Row *row
-        cdef size_t i
-        cdef size_t count = cells.count
-        values[0] = 0
-        for i in range(self.total):
-            row = self.at(i)
-            values[i + 1] = (<const int32_t *>(<const uint8_t *>row + member))[0]
-            ends.valid.data[i] = (row.has & has) != 0
-        # Arrow's offsets begin with a zero.
-        if buffer_reserve(&cells.ends, 4) < 0:
-            raise MemoryError
-        memmove(cells.ends.data + 4, cells.ends.data, 4 * count)
-        (<int32_t *>cells.ends.data)[0] = 0
-        cells.ends.used = 4 * (count + 1)
-        validity = _bitmap(cells.valid.data, count)
-        _recycle_buffer(&cells.valid)
-        strings = pa.Array.from_buffers(
-            pa.string(), count, [validity, _give(&cells.ends), _give(&cells.text)]
-        )
-        return pa.Array.from_buffers(
-            pa.list_(pa.string()),
-            self.total,
-            [_bitmap(ends.valid.data, self.total), _give(&ends.data)],
-            children=[strings],
-        )
+cdef object _lists(_Numbers ends, object validity, Cells *cells):
+    """A list<string> column of these cells; ends: where each row's end."""
+    strings = pa.Array.from_buffers(
+        STRING,
+        cells.count,
+        [_bitmap(cells.valid.data, cells.count), _give(&cells.ends), _give(&cells.text)],
+    )
+    _recycle_buffer(&cells.valid)
+    return pa.Array.from_buffers(
+        STRINGS, ends.count - 1, [validity, _give(&ends.data)], children=[strings]
+    )
 
 
 cdef inline void _put_known(Buffer *b, const void *text, size_t n) noexcept nogil:
@@ -617,6 +668,9 @@ cdef class BatchBuilder:
                 _room(&self.before.ends, size // 6) < 0 or \
                 _room(&self.before.valid, size // 24) < 0:
             return -1
+        # Arrow's offsets begin with a zero.
+        buffer_add_i32(&self.after.ends, 0)
+        buffer_add_i32(&self.before.ends, 0)
         return 0
 
     cdef int begin_message(self, int32_t message, size_t size) noexcept nogil:
@@ -827,51 +881,32 @@ cdef class BatchBuilder:
     def finish(self, topics, partitions, offsets, keys, values):
         """The RecordBatch. topics: None, one name, or an array as long as the messages; partitions
         and offsets: None or arrays; keys and values: the messages, for the raw bytes of errors."""
-        cdef size_t count = self.rows.used // sizeof(Row)
-        cdef const Row *row = <const Row *>self.rows.data
-        cdef const Names *names = <const Names *>self.names.data
-        cdef size_t name_count = self.names.used // sizeof(Names)
-        cdef const Row *end = row + count
-        cdef bint any_missing = False, any_extra = False, any_error = False
-        cdef Row member
-        cdef const uint8_t *of = <const uint8_t *>&member
         cdef _Rows rows = self._all_rows()
-        while row < end:
-            any_missing |= (row.has & HAS_MISSING) != 0
-            any_extra |= row.extra >= 0
-            any_error |= row.kind == KIND_ERROR
-            row += 1
         total = rows.total
-        positions = rows.ints(<const uint8_t *>&member.message - of)
-        columns = {
-            "event": rows.ints(<const uint8_t *>&member.event - of),
-            "kind": rows.texts(_kind_spans, True),
-            "commit_ts": rows.longs(<const uint8_t *>&member.commit_ts - of, HAS_COMMIT_TS),
-            "database": rows.names(names, name_count, False),
-            "table": rows.names(names, name_count, True),
-            "table_id": rows.longs(<const uint8_t *>&member.table_id - of, HAS_TABLE_ID),
-            "shape": rows.shape_ids(<const Shape *>self.shapes.data),
-            "schema_version": rows.longs(<const uint8_t *>&member.schema_version - of, HAS_SCHEMA_VERSION),
-            "after": rows.lists(&self.after, <const uint8_t *>&member.after_end - of, HAS_AFTER),
-            "before": rows.lists(&self.before, <const uint8_t *>&member.before_end - of, HAS_BEFORE),
-            "schema": self._schemas(rows),
-            "flags": rows.ints(<const uint8_t *>&member.flags - of),
-        }
-        if any_missing:
+        columns = rows.columns(
+            <const Names *>self.names.data, <const Shape *>self.shapes.data, &self.after, &self.before
+        )
+        columns["schema"] = self._schemas(rows)
+        if rows.any_missing:
             columns["before_missing"] = self._missing_bits(rows)
-        if any_extra:
-            self._extra_columns(columns, rows.seen, count)
-        columns.update(_places(positions, total, topics, partitions, offsets))
-        if any_error:
-            is_error = pc.equal(columns["kind"], "error")
-            wanted = pc.if_else(is_error, positions, pa.scalar(None, pa.int32()))
-            columns["raw_key"] = _taken(keys, wanted, total)
-            columns["raw_value"] = _taken(values, wanted, total)
+        if rows.any_extra:
+            self._extra_columns(columns, rows)
+        if isinstance(topics, str):
+            columns["topic"] = pa.repeat(topics, total)
+            topics = None
+        if rows.any_error or topics is not None or partitions is not None or offsets is not None:
+            positions = rows.positions()
+            for name, array in (("topic", topics), ("partition", partitions), ("offset", offsets)):
+                if array is not None:
+                    columns[name] = array.take(positions)
+            if rows.any_error:
+                is_error = pc.equal(columns["kind"], "error")
+                wanted = pc.if_else(is_error, positions, pa.scalar(None, INT32))
+                columns["raw_value"] = values.take(wanted)
+                if keys is not None:
+                    columns["raw_key"] = keys.take(wanted)
         return pa.RecordBatch.from_arrays(
-            [
-                columns[field.name] if field.name in columns else pa.nulls(total, field.type)
-                for field in CHANGE_SCHEMA
-            ],
+            [columns[name] if name in columns else _nulls(type, total) for name, type in FIELDS],
             schema=CHANGE_SCHEMA,
         )
 
@@ -880,6 +915,7 @@ cdef class BatchBuilder:
         cdef size_t shape_count = self.shapes.used // sizeof(Shape)
         cdef _Numbers first = _Numbers(4, shape_count)      # message of each shape's first row
         cdef int32_t *messages = <int32_t *>first.data.data
+        cdef const Names *names = <const Names *>self.names.data
         cdef _Rows rows = _Rows()
         cdef const Row *row
         cdef Row fresh
@@ -889,6 +925,10 @@ cdef class BatchBuilder:
         memset(messages, 0xff, 4 * shape_count)
         for i in range(rows.total):
             row = rows.rows + i
+            rows.count(row, names)
+            rows.any_missing |= (row.has & HAS_MISSING) != 0
+            rows.any_extra |= row.extra >= 0
+            rows.any_error |= row.kind == KIND_ERROR
             if row.shape >= 0 and messages[row.shape] < 0:
                 messages[row.shape] = row.message
         for i in range(shape_count):
@@ -901,6 +941,7 @@ cdef class BatchBuilder:
             fresh.names = self.shape(<int32_t>i).names
             fresh.after_end = 0
             fresh.before_end = 0
+            rows.count(&fresh, names)
             if buffer_add(&rows.schema_rows, <const uint8_t *>&fresh, sizeof(Row)) < 0:
                 raise MemoryError
             rows.seen += 1
@@ -926,7 +967,7 @@ cdef class BatchBuilder:
                 done = column.add(&none)
             if done < 0:
                 raise MemoryError
-        return column.finish(pa.string())
+        return column.finish(STRING)
 
     def _missing_bits(self, _Rows rows):
         cdef _Strings column = _Strings(rows.total)
@@ -944,14 +985,14 @@ cdef class BatchBuilder:
                 raise MemoryError
         return column.finish(pa.binary())
 
-    def _extra_columns(self, dict columns, size_t seen, size_t count):
-        """The columns only few rows have: those few values, and for each row which of them."""
-        cdef Row *rows = <Row *>self.rows.data
+    def _extra_columns(self, dict columns, _Rows all_rows):
+        """The columns only few rows have."""
+        cdef const Row *rows = all_rows.rows
+        cdef size_t seen = all_rows.seen
         cdef Extra *extra
         cdef size_t i
-        cdef _Rare ddl = _Rare(seen + count), checksum = _Rare(seen + count)
-        cdef _Rare claim = _Rare(seen + count), error = _Rare(seen + count)
-        for i in range(count):
+        cdef _Rare ddl = _Rare(), checksum = _Rare(), claim = _Rare(), error = _Rare()
+        for i in range(all_rows.total - seen):
             if rows[i].extra < 0:
                 continue
             extra = <Extra *>self.extras.data + rows[i].extra
@@ -983,30 +1024,11 @@ cdef class BatchBuilder:
                 })
         for name, rare in (("ddl", ddl), ("checksum", checksum), ("claim_check", claim), ("error", error)):
             if (<_Rare>rare).values:
-                columns[name] = (<_Rare>rare).finish(CHANGE_SCHEMA.field(name).type)
+                columns[name] = (<_Rare>rare).finish(CHANGE_SCHEMA.field(name).type, all_rows.total)
 
 
 cdef object _text(const Span *text):
     return None if text.p == NULL else (<const char *>text.p)[:text.n].decode("utf-8", "replace")
-
-
-def _taken(array, positions, total):
-    if array is None:
-        return pa.nulls(total, pa.binary())
-    return array.take(positions)
-
-
-def _places(positions, total, topics, partitions, offsets) -> dict:
-    """topic, partition, offset of each row."""
-    if topics is None:
-        topic = pa.nulls(total, pa.string())
-    elif isinstance(topics, str):
-        topic = pa.repeat(topics, total)
-    else:
-        topic = topics.take(positions)
-    partition = pa.nulls(total, pa.int32()) if partitions is None else partitions.take(positions)
-    offset = pa.nulls(total, pa.int64()) if offsets is None else offsets.take(positions)
-    return {"topic": topic, "partition": partition, "offset": offset}
 
 
 cdef class Decoder:

@@ -82,9 +82,14 @@ cdef inline void buffer_free(Buffer *b) noexcept nogil:
 
 cdef struct Cells:
     Buffer text     # the bytes of all cells
-    Buffer ends     # int32: where each cell ends in text
+    Buffer ends     # int32: a zero, then where each cell ends in text
     Buffer valid    # a byte a cell: 0 is NULL
     size_t count
+
+
+cdef inline int32_t *cells_ends(const Cells *c) noexcept nogil:
+    """Where the end of the next cell belongs; before it stands that of the last."""
+    return <int32_t *>c.ends.data + c.count + 1
 
 
 cdef inline int cells_reserve(Cells *c, size_t cells) noexcept nogil:
@@ -96,7 +101,7 @@ cdef inline int cells_reserve(Cells *c, size_t cells) noexcept nogil:
 
 cdef inline void cell_end(Cells *c) noexcept nogil:
     """What was put into c.text since the last cell is the next cell."""
-    (<int32_t *>c.ends.data)[c.count] = <int32_t>c.text.used
+    cells_ends(c)[0] = <int32_t>c.text.used
     c.valid.data[c.count] = 1
     c.count += 1
     c.ends.used += 4
@@ -104,7 +109,7 @@ cdef inline void cell_end(Cells *c) noexcept nogil:
 
 
 cdef inline void cell_null(Cells *c) noexcept nogil:
-    (<int32_t *>c.ends.data)[c.count] = <int32_t>c.text.used
+    cells_ends(c)[0] = <int32_t>c.text.used
     c.valid.data[c.count] = 0
     c.count += 1
     c.ends.used += 4
@@ -123,9 +128,9 @@ cdef inline int cell_copy(Cells *c, const uint8_t *p, size_t n, const uint8_t *l
 
 cdef inline void cells_cut(Cells *c, size_t count) noexcept nogil:
     """Takes back all cells from the count-th on."""
-    c.text.used = 0 if count == 0 else <size_t>(<int32_t *>c.ends.data)[count - 1]
     c.count = count
-    c.ends.used = count * 4
+    c.text.used = <size_t>(cells_ends(c) - 1)[0]
+    c.ends.used = (count + 1) * 4
     c.valid.used = count
 
 

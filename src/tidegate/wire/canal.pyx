@@ -75,6 +75,7 @@ from tidegate.wire.buffer cimport (
     cell_end,
     cell_null,
     cells_cut,
+    cells_ends,
     cells_reserve,
 )
 from tidegate.wire.cursor cimport (
@@ -784,7 +785,7 @@ cdef class Decoder(BatchDecoder):
             return False
         at.base = cells.text.data
         at.text = cells.text.data + cells.text.used
-        at.ends = <int32_t *>cells.ends.data + cells.count
+        at.ends = cells_ends(cells)
         at.valid = cells.valid.data + cells.count
         at.spare = self.spare.data
         end = canal_read_row(

@@ -50,6 +50,7 @@ from tidegate.wire.buffer cimport (
     buffer_reserve,
     cell_end,
     cell_null,
+    cells_ends,
     cells_reserve,
 )
 from tidegate.wire.cursor cimport (
@@ -778,7 +779,7 @@ cdef class Decoder(BatchDecoder):
         self.new_values = c.p
         done = tg_craft_values(
             group.forms, <const int32_t *>self.new_sizes.data, count, &c.p, c.limit, cells.text.data,
-            &cells.text.used, <int32_t *>cells.ends.data + cells.count,
+            &cells.text.used, cells_ends(cells),
             cells.valid.data + cells.count, &damaged,
         )
         if done < 0:
@@ -865,9 +866,9 @@ cdef class Decoder(BatchDecoder):
         cdef Cells *source = &self.out.after
         cdef Cells *cells = &self.out.before
         cdef size_t start = source.count - back
-        cdef const int32_t *ends = <const int32_t *>source.ends.data + start
-        cdef int32_t *into = <int32_t *>cells.ends.data + cells.count
-        cdef int32_t began = (ends - 1)[0] if start else 0
+        cdef const int32_t *ends = cells_ends(source) - back
+        cdef int32_t *into = cells_ends(cells)
+        cdef int32_t began = (ends - 1)[0]
         cdef int32_t shift = <int32_t>cells.text.used - began
         cdef size_t n = <size_t>(ends[count - 1] - began)
         cdef int32_t i

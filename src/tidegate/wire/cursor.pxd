@@ -13,6 +13,8 @@ cdef extern from "_scan.h" nogil:
     size_t tg_plain_run(const uint8_t *p, const uint8_t *end, const uint8_t *limit, unsigned int *high) noexcept
     size_t tg_copy_plain_run(const uint8_t *p, const uint8_t *end, const uint8_t *limit, uint8_t *dst, unsigned int *high) noexcept
     int tg_same(const uint8_t *p, const uint8_t *expected, size_t n, const uint8_t *limit) noexcept
+    int tg_all_set(const uint8_t *bytes, size_t count, int bit) noexcept
+    void tg_pack_bits(const uint8_t *bytes, size_t count, int bit, uint8_t *out) noexcept
     void tg_copy(uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *limit) noexcept
 
 

@@ -59,6 +59,7 @@ from tidegate.wire.buffer cimport (
     cell_end,
     cell_null,
     cells_cut,
+    cells_ends,
     cells_reserve,
 )
 from tidegate.wire.cursor cimport (
@@ -889,7 +890,7 @@ cdef class Decoder(batch.Decoder):
             return NULL
         base = cells.text.data
         text = base + cells.text.used
-        ends = <int32_t *>cells.ends.data + cells.count
+        ends = cells_ends(cells)
         valid = cells.valid.data + cells.count
         while lane < lanes_end:
             n = lane.size - lead

@@ -53,6 +53,7 @@ from tidegate.wire.buffer cimport (
     cell_copy,
     cell_end,
     cell_null,
+    cells_ends,
     cells_reserve,
 )
 from tidegate.wire.cursor cimport (
@@ -1230,7 +1231,7 @@ cdef bint _predicted_side(Cursor *c, const Table *t, Cells *cells, uint64_t *zon
     m.limit = c.limit
     m.text = cells.text.data
     m.dst = m.text + cells.text.used
-    m.ends = <int32_t *>cells.ends.data + cells.count
+    m.ends = cells_ends(cells)
     m.valid = cells.valid.data + cells.count
     m.zones = zones[0]
     while True:
