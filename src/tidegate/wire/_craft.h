@@ -225,6 +225,64 @@ static inline int64_t tg_craft_values(const uint16_t *columns, const int32_t *si
     return 0;
 }
 
+/* Whether n <= 32 bytes at a and b are the same; both can be read for 32. */
+static inline int tg_same_32(const uint8_t *a, const uint8_t *b, size_t n) {
+#ifdef TG_SSE2
+    __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)a), _mm_loadu_si128((const __m128i *)b));
+    uint64_t differ = ~(unsigned)_mm_movemask_epi8(same) & 0xffffu;
+    if (n > 16) {
+        same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)(a + 16)), _mm_loadu_si128((const __m128i *)(b + 16)));
+        differ |= (uint64_t)(~(unsigned)_mm_movemask_epi8(same) & 0xffffu) << 16;
+    }
+    return (differ & (((uint64_t)1 << n) - 1)) == 0;
+#else
+    return memcmp(a, b, n) == 0;
+#endif
+}
+
+/* As tg_craft_values, for the old values of a row whose new values stand at `new_p` and are cells already: the text of
+ * the i-th goes from new_ends[i - 1] to new_ends[i] in new_base, behind which 32 bytes can be read. Most did not change:
+ * where that is quickly seen, the text is copied. */
+static inline int64_t tg_craft_old_values(const uint16_t *columns, const int32_t *new_sizes, const int32_t *sizes,
+                                          int32_t count, const uint8_t *new_p, const uint8_t **at,
+                                          const uint8_t *limit, const uint8_t *new_base, const int32_t *new_ends,
+                                          uint8_t *base, size_t *used, int32_t *ends, uint8_t *valid, int *damaged) {
+    const uint8_t *p = *at;
+    uint8_t *text = base + *used;
+    int32_t i;
+    for (i = 0; i < count; i++) {
+        const int32_t size = sizes[i], new_size = new_sizes[i];
+        const int form = TG_CRAFT_FORM(columns[i]);
+        int64_t length = TG_CRAFT_NULL;
+        if (TG_LIKELY(size >= 0)) {
+            if (form == TG_FORM_TEXT || form == TG_FORM_JSON) {
+                length = size;
+                if (TG_UNLIKELY(tg_copy_high(text, p, (size_t)size, limit)) && !tg_utf8_valid(p, (size_t)size)) {
+                    length = TG_CRAFT_UTF8;
+                }
+            } else if (size == new_size && size <= 32 && limit - p >= 32 && form != TG_FORM_FLOAT &&
+                       tg_same_32(p, new_p, (size_t)size)) {
+                length = new_ends[i] - new_ends[i - 1];
+                tg_copy(text, new_base + new_ends[i - 1], (size_t)length, new_base + new_ends[i - 1] + 32);
+            } else {
+                length = tg_craft_value(columns[i], p, size, limit, text, damaged);
+            }
+            if (TG_UNLIKELY(length < TG_CRAFT_NULL)) {
+                *at = p;
+                return length;
+            }
+            p += size;
+        }
+        valid[i] = length >= 0;
+        text += length >= 0 ? length : 0;
+        ends[i] = (int32_t)(text - base);
+        new_p += new_size >= 0 ? new_size : 0;
+    }
+    *at = p;
+    *used = (size_t)(text - base);
+    return 0;
+}
+
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* A base-128 varint, least significant group first; dst >= 10 bytes. Returns where it ends. */

@@ -92,7 +92,6 @@ from tidegate.wire.values cimport (
     FORM_UNKNOWN,
     bits_of,
     form_of,
-    tg_common_prefix,
 )
 
 cdef extern from "_craft.h" nogil:
@@ -126,6 +125,11 @@ cdef extern from "_craft.h" nogil:
     int64_t tg_craft_values(const uint16_t *columns, const int32_t *sizes, int32_t count, const uint8_t **at,
                             const uint8_t *limit, uint8_t *base, size_t *used, int32_t *ends,
                             uint8_t *valid, int *damaged) noexcept
+    int64_t tg_craft_old_values(const uint16_t *columns, const int32_t *new_sizes,
+                                const int32_t *sizes, int32_t count, const uint8_t *new_p,
+                                const uint8_t **at, const uint8_t *limit, const uint8_t *new_base,
+                                const int32_t *new_ends, uint8_t *base, size_t *used, int32_t *ends,
+                                uint8_t *valid, int *damaged) noexcept
 
 OPTIONS = frozenset({"delete_only_output_handle_key_columns", "mix_tables"})
 
@@ -782,14 +786,7 @@ cdef class Decoder(BatchDecoder):
             &cells.text.used, cells_ends(cells),
             cells.valid.data + cells.count, &damaged,
         )
-        if done < 0:
-            return fail(c, _fault_of(done))
-        cells.ends.used += 4 * <size_t>count
-        cells.valid.used += count
-        cells.count += count
-        if damaged:
-            row.flags |= FLAG_CORRUPTED
-        return 0
+        return self._end_values(c, group, cells, row, done, damaged)
 
     cdef int _put_old(self, Cursor *c, uint16_t column, const uint8_t *p, int32_t size,
                       Row *row) noexcept nogil:
@@ -823,63 +820,33 @@ cdef class Decoder(BatchDecoder):
         return self._read_other_columns(c, event, row)
 
     cdef int _read_same_columns(self, Cursor *c, const Group *group, Row *row) noexcept nogil:
-        """Old values of the same columns as the new ones. Most did not change: their text is copied."""
-        cdef const int32_t *new_sizes = <const int32_t *>self.new_sizes.data
-        cdef const int32_t *old_sizes
-        cdef const uint8_t *new = self.new_values
-        cdef const uint8_t *new_end = c.p - group.head.n - 1
+        """Old values of the same columns as the new ones, of which `after` has the cells."""
+        cdef int32_t count = group.count
+        cdef const Cells *new = &self.out.after
         cdef Cells *cells = &self.out.before
-        cdef int32_t i = 0, first
-        cdef size_t same, passed
-        if self._read_sizes_of_values(c, group.count, &self.old_sizes) < 0 or \
-                self._reserve(c, group, cells) < 0:
+        cdef int damaged = 0
+        cdef int64_t done
+        if self._read_sizes_of_values(c, count, &self.old_sizes) < 0 or self._reserve(c, group, cells) < 0:
             return -1
-        old_sizes = <const int32_t *>self.old_sizes.data
-        while i < group.count:
-            same = <size_t>(new_end - new)
-            same = tg_common_prefix(new, c.p, same if same < left(c) else left(c))
-            first = i
-            passed = 0
-            while i < group.count and new_sizes[i] == old_sizes[i]:
-                if old_sizes[i] > 0:
-                    if passed + <size_t>old_sizes[i] > same:
-                        break
-                    passed += <size_t>old_sizes[i]
-                i += 1
-            if i > first:
-                self._copy_cells(group.count - first, i - first)
-                new += passed
-                c.p += passed
-            if i == group.count:
-                break
-            if self._put_old(c, group.forms[i], c.p, old_sizes[i], row) < 0:
-                return -1
-            if old_sizes[i] > 0:
-                c.p += old_sizes[i]
-            if new_sizes[i] > 0:
-                new += new_sizes[i]
-            i += 1
-        return 0
+        done = tg_craft_old_values(
+            group.forms, <const int32_t *>self.new_sizes.data, <const int32_t *>self.old_sizes.data,
+            count, self.new_values, &c.p, c.limit, new.text.data, cells_ends(new) - count,
+            cells.text.data, &cells.text.used, cells_ends(cells), cells.valid.data + cells.count,
+            &damaged,
+        )
+        return self._end_values(c, group, cells, row, done, damaged)
 
-    cdef void _copy_cells(self, int32_t back, int32_t count) noexcept nogil:
-        """Repeats in `before` the cells of `after` that begin `back` cells before its end."""
-        cdef Cells *source = &self.out.after
-        cdef Cells *cells = &self.out.before
-        cdef size_t start = source.count - back
-        cdef const int32_t *ends = cells_ends(source) - back
-        cdef int32_t *into = cells_ends(cells)
-        cdef int32_t began = (ends - 1)[0]
-        cdef int32_t shift = <int32_t>cells.text.used - began
-        cdef size_t n = <size_t>(ends[count - 1] - began)
-        cdef int32_t i
-        memcpy(cells.text.data + cells.text.used, source.text.data + began, n)
-        memcpy(cells.valid.data + cells.count, source.valid.data + start, count)
-        for i in range(count):
-            into[i] = ends[i] + shift
-        cells.text.used += n
-        cells.count += count
-        cells.ends.used += 4 * <size_t>count
-        cells.valid.used += count
+    cdef int _end_values(self, Cursor *c, const Group *group, Cells *cells, Row *row, int64_t done,
+                         int damaged) noexcept nogil:
+        """The group's cells count, if all could be read."""
+        if done < 0:
+            return fail(c, _fault_of(done))
+        cells.ends.used += 4 * <size_t>group.count
+        cells.valid.used += group.count
+        cells.count += group.count
+        if damaged:
+            row.flags |= FLAG_CORRUPTED
+        return 0
 
     cdef int _read_other_columns(self, Cursor *c, const Event *event, Row *row) noexcept nogil:
         """Old values of fewer columns, or of the same in another order."""
