@@ -7,15 +7,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import OP, Located, TableFormat, origin_of
+from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_COMMIT, RowReader, carried
+from tidegate.lake.upstream_rows import Completion, failure_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Applier:
         threads: int = 4,
         located: Sequence[Located] | None = None,
         routes: Routes | None = None,
+        upstream: DatabaseServer | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
         self._tables = tables
@@ -70,6 +74,7 @@ class Applier:
         self._threads = threads
         self._on_step = on_step
         self._routes = routes or Routes()
+        self._upstream = upstream
         # What an interrupted run left: tables by what does not change of them.
         self._by_uid = {each.uid: each for each in located or ()}
         self._by_origin = {each.origin: each for each in located or ()}
@@ -147,12 +152,34 @@ class Applier:
             changes = self._without_applied(step, changes)
         reader = RowReader(step.schema, step.layouts, self._zone)
         identifier, key = step.table.identifier, step.schema.handle_key()
-        if key:
+        if key and step.incomplete:
+            self._incomplete_rows(step, reader, changes)
+        elif key:
             order = self._interval.order
             rows = reader.last_of_each_key(changes, key, order, moves=step.moves)
             self._tables.merge(identifier, rows, key, step.position)
         else:
             self._keyless(step, reader.whole_rows(changes))
+
+    def _incomplete_rows(self, step: Rows, reader: RowReader, changes: DataFrame) -> None:
+        """Rows of which some have only the key: these are asked for once, before the merge."""
+        assert self._upstream is not None
+        key, schema = step.schema.handle_key(), step.schema
+        columns = tuple(column for column in schema.columns if column.generated != "virtual")
+        completion = Completion(self._upstream, step.name, columns, key, self._zone)
+        rows = reader.last_of_each_key(
+            changes, key, self._interval.order, moves=step.moves, complete=completion.rows
+        ).persist()
+        try:
+            rows.count()
+            self._tables.merge(step.table.identifier, rows, key, step.position)
+        except PySparkException as error:
+            failure = failure_in(error)
+            if failure is None:
+                raise
+            raise failure from None
+        finally:
+            rows.unpersist()
 
     def _without_applied(self, step: Rows, changes: DataFrame) -> DataFrame:
         """Without the late rows that are but copies of what was applied in time."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -24,6 +25,8 @@ from tidegate.wire.change import CHANGE_SCHEMA
 
 NAME = "changelog"
 ROW_KINDS = ("insert", "update", "delete")
+PARTIAL = EventFlag.HANDLE_KEY_ONLY | EventFlag.CLAIM_CHECK
+"""Set where the rest of a row may be elsewhere: upstream, or in claim-check storage."""
 
 _NARROW = ["topic", "partition", "offset", "event", "kind", "commit_ts", "database", "table"]
 _NOTHING = -1
@@ -79,7 +82,8 @@ class Offsets:
 class Group:
     """Rows of one table, kind and shape between two cuts: how many, and the first commit_ts.
 
-    `moved` says that some of them are updates that were seen to take a row to another key.
+    `moved` says that some of them are updates that were seen to take a row to another key;
+    `partial`, with EventFlag's bits, that messages were too large and carried only keys.
     """
 
     database: str
@@ -92,6 +96,7 @@ class Group:
     moved: bool
     rows: int
     first_ts: int
+    partial: int = 0
 
 
 class Changelog:
@@ -182,10 +187,10 @@ class Changelog:
             .agg(
                 F.count("*").alias("rows"),
                 F.min("commit_ts").alias("first_ts"),
-                F.bool_or((F.col("flags").bitwiseAND(int(EventFlag.MOVED))) != 0).alias("moved"),
+                F.bit_or("flags").alias("flags"),
             )
         )
-        return [Group(**row.asDict()) for row in found.collect()]
+        return [_group(row.asDict()) for row in found.collect()]
 
     def rows_of(self, database: str, table: str) -> DataFrame:
         """The row changes of one table, by the name it had then."""
@@ -194,6 +199,11 @@ class Changelog:
             & (F.col("table") == table)
             & F.col("kind").isin(*ROW_KINDS)
         )
+
+
+def _group(row: dict[str, Any]) -> Group:
+    flags = row.pop("flags") or 0
+    return Group(**row, moved=bool(flags & EventFlag.MOVED), partial=int(flags & PARTIAL))
 
 
 def _arrow(found: DataFrame) -> pa.Table:

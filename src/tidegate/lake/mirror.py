@@ -26,11 +26,13 @@ from tidegate.lake.apply import Applier, Interval
 from tidegate.lake.changelog import Changelog, Group, Offsets
 from tidegate.lake.format import Position
 from tidegate.lake.lake import Lake
+from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
 from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
+from tidegate.lake.upstream_rows import check_upstream
 from tidegate.model import Column as SchemaColumn
 from tidegate.model import Flag, TableSchema
 from tidegate.model.tso import LOGICAL_BITS
@@ -57,6 +59,8 @@ class MirrorSettings:
     """Upstream time that one step covers at most; None: all that is there."""
     routes: Routes = field(default_factory=Routes)
     """Which tables, under which names; these must stay as they are for the life of a lake."""
+    upstream: DatabaseServer | None = None
+    """Where rows are completed of which the feed carries only the key."""
     heartbeat: float = 30.0
     """Seconds after which an instant without changes is recorded nevertheless."""
 
@@ -310,8 +314,10 @@ class Mirror:
             end,
             keyed,
             self.settings.routes,
+            completes=self.settings.upstream is not None,
         )
         steps = planner.plan(statements, groups)
+        self._look_upstream(steps)
         applier = Applier(
             lake.tables,
             changelog,
@@ -320,6 +326,7 @@ class Mirror:
             threads=self.settings.threads,
             located=lake.tables.locate() if again else None,
             routes=self.settings.routes,
+            upstream=self.settings.upstream,
             on_step=lambda step: self._boundary(type(step).__name__.lower()),
         )
         applier.run(steps)
@@ -344,6 +351,14 @@ class Mirror:
             seconds=timer.total(),
             phases=timer.laps,
         )
+
+    def _look_upstream(self, steps: list[Step]) -> None:
+        """Asks the upstream, where it is needed, what it can do: now rather than in the middle."""
+        incomplete = [step for step in steps if isinstance(step, Rows) and step.incomplete]
+        upstream = self.settings.upstream
+        if incomplete and upstream is not None and not check_upstream(upstream):
+            for step in incomplete:
+                step.table.eventual = True
 
     def _record(self, changed: list[Snapshot]) -> None:
         self.lake.snapshots.record(self.state, changed)

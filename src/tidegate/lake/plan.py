@@ -17,7 +17,17 @@ from tidegate.lake.changelog import Group
 from tidegate.lake.format import Position
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout, carried
-from tidegate.model import TableSchema
+from tidegate.model import EventFlag, TableSchema
+
+UPSTREAM_NEEDED = (
+    "Messages that were too large carry only the key of a row: name the database that the feed "
+    "comes from with the setting upstream (--upstream mysql://user:password@host:port/), and "
+    "mirror the table anew."
+)
+CLAIM_CHECK_NEEDED = (
+    "Messages that were too large are in claim-check storage: name it with the setting "
+    "claim-check, and mirror the table anew."
+)
 
 
 class Status(Enum):
@@ -39,6 +49,8 @@ class Table:
     reason: str = ""
     since: int = 0
     """When the table was stopped."""
+    eventual: bool = False
+    """Whether rows were completed from an upstream that shows them only as they are now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,8 @@ class Rows(Step):
     late: bool
     moves: bool
     count: int
+    incomplete: bool = False
+    """Whether some have only the key, and must be completed from the upstream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,10 @@ class Planner:
         target: Position,
         keyed: Container[int] = (),
         routes: Routes | None = None,
+        *,
+        completes: bool = False,
     ) -> None:
+        """`completes` says that rows of which only the key came can be asked for."""
         self._tables = tables
         self._book = book
         self._routes = routes or Routes()
@@ -136,6 +153,7 @@ class Planner:
         self._schemas = schemas
         self._target = target
         self._keyed = keyed
+        self._completes = completes
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -193,6 +211,7 @@ class Planner:
                 late=any(group.late for group in groups),
                 moves=any(self._may_move(group) for group in groups),
                 count=sum(group.rows for group in groups),
+                incomplete=any(self._lacking(table, group) for group in groups),
             )
         )
 
@@ -202,25 +221,46 @@ class Planner:
 
     def _unknown(self, groups: Sequence[Group]) -> Table:
         """A table whose CREATE the feed did not bring: the rows themselves say what it is."""
-        first = min(groups, key=lambda group: (group.segment, group.kind == "delete"))
+        first = min(
+            groups,
+            key=lambda group: (bool(group.partial), group.segment, group.kind == "delete"),
+        )
         schema = self._schemas[first.shape, first.schema_version]
+        name, start = Name(schema.database, schema.table), Position(self._start(groups))
+        if first.partial and schema.column_names == self._names(first):
+            table = self._tables[name.folded] = Table(name, schema)
+            reason = "Its columns are not known: the feed has neither its CREATE nor a whole row."
+            self._stop(table, reason, start)
+            return table
         self._book.put(schema)
-        start = min(group.first_ts for group in groups) - 1
-        return self._create(Name(schema.database, schema.table), schema, Position(start))
+        return self._create(name, schema, start)
+
+    def _start(self, groups: Sequence[Group]) -> int:
+        return min(group.first_ts for group in groups) - 1
 
     def _misfit(self, table: Table, groups: Sequence[Group], known: Sequence[str]) -> str:
         """Why rows do not fit the table as it is known, or nothing."""
         key = table.schema.handle_key()
         for group in groups:
-            names = self._layouts[group.shape, group.schema_version]
-            more = [name for name in names if name not in known]
+            more = [name for name in self._names(group) if name not in known]
             if more:
                 return f"Its rows have a column {more[0]!r} that no statement of the feed has made."
-            needed = key if key and group.kind == "delete" else known
-            less = [name for name in needed if name not in names]
-            if less:
-                return f"Its rows lack the column {less[0]!r}."
+            less = self._lacking(table, group)
+            if not less or (group.partial and key and self._completes):
+                continue
+            if group.partial & EventFlag.CLAIM_CHECK:
+                return CLAIM_CHECK_NEEDED
+            return UPSTREAM_NEEDED if group.partial else f"Its rows lack the column {less[0]!r}."
         return ""
+
+    def _names(self, group: Group) -> tuple[str, ...]:
+        return self._layouts[group.shape, group.schema_version]
+
+    def _lacking(self, table: Table, group: Group) -> list[str]:
+        """The columns that rows do not have and must; those of a delete need no more than a key."""
+        key, names = table.schema.handle_key(), self._names(group)
+        needed = key if key and group.kind == "delete" else carried(table.schema)
+        return [name for name in needed if name not in names]
 
     # --- statements -------------------------------------------------------------------------------
 

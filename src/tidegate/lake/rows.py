@@ -8,8 +8,8 @@ read by the names of their columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -47,12 +47,20 @@ class RowReader:
     zone: str = "UTC"
 
     def last_of_each_key(
-        self, changes: DataFrame, key: Sequence[str], order: str = BY_COMMIT, *, moves: bool = True
+        self,
+        changes: DataFrame,
+        key: Sequence[str],
+        order: str = BY_COMMIT,
+        *,
+        moves: bool = True,
+        complete: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataFrame:
         """The columns of the table and OP: each key once, as its last change left it.
 
-        `moves` False says that no update takes a row to another key.
+        `moves` False says that no update takes a row to another key. Where some shapes have only
+        the key, `complete` is given their keys and finds the rows, as `Completion.rows` does.
         """
+        stamp = [] if complete is None else ["commit_ts"]
         names = [f"key{number}" for number in range(len(key))]
         shape, after, before = F.col("shape"), F.col("after"), F.col("before")
         image = F.coalesce(after, before)
@@ -64,6 +72,7 @@ class RowReader:
             _place(order, _rank()).alias("place"),
             after.alias("row"),
             shape,
+            *stamp,
         )
         if moves:
             was = [self._text(before, shape, name) for name in key]
@@ -82,13 +91,38 @@ class RowReader:
                     _place(order, F.lit(0)).alias("place"),
                     F.lit(None).cast("array<string>").alias("row"),
                     shape,
+                    *stamp,
                 )
             )
-        last = pairs.groupBy(*names).agg(F.max_by(F.struct("row", "shape"), "place").alias("last"))
+        content = F.struct("row", "shape", *stamp)
+        last = pairs.groupBy(*names).agg(F.max_by(content, "place").alias("last"))
         row, of_shape = F.col("last.row"), F.col("last.shape")
         texts = dict(zip(key, map(F.col, names), strict=True))
         op = F.when(row.isNull(), "d").otherwise("u").alias(OP)
-        return last.select(*self._typed(row, of_shape, texts), op)
+        if complete is None:
+            return last.select(*self._typed(row, of_shape, texts), op)
+        lacks = row.isNotNull() & of_shape.isin(self._shapes_of_keys())
+        whole = last.where(~lacks).select(*self._typed(row, of_shape, texts), op)
+        keys = last.where(lacks).select(*names, F.col("last.commit_ts").alias("commit_ts"))
+        return whole.unionAll(self._completed(complete(keys), texts))
+
+    def _shapes_of_keys(self) -> list[int]:
+        """The shapes that do not have all columns."""
+        every = carried(self.schema)
+        return [each.shape for each in self.layouts if not set(every) <= set(each.names)]
+
+    def _completed(self, found: DataFrame, texts: dict[str, Column]) -> DataFrame:
+        """Rows that were asked for: texts in the order of the columns, their times in UTC."""
+        columns = [column for column in self.schema.columns if column.generated != "virtual"]
+        row = F.col("row")
+        typed = [
+            from_text(column, texts[column.name], self.zone)
+            if column.name in texts
+            else from_text(replace(column, zone=None), F.get(row, F.lit(place)))
+            for place, column in enumerate(columns)
+        ]
+        named = [each.alias(column.name) for each, column in zip(typed, columns, strict=True)]
+        return found.select(*named, F.when(row.isNull(), "d").otherwise("u").alias(OP))
 
     def whole_rows(self, changes: DataFrame) -> DataFrame:
         """Every change as the row it puts or removes: the columns, `_count` 1 or -1, and its place.

@@ -123,6 +123,7 @@ def _table_object(table: Table) -> dict[str, Any]:
         "status": table.status.value,
         "reason": table.reason,
         "since": table.since,
+        "eventual": table.eventual,
     }
 
 
@@ -135,6 +136,7 @@ def _table(told: Mapping[str, Any]) -> Table:
         status=Status(told["status"]),
         reason=told["reason"],
         since=told["since"],
+        eventual=told.get("eventual", False),
     )
 
 
