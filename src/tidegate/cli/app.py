@@ -197,6 +197,13 @@ def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
     metavar="SOURCE=DEST",
     help="Another name in the lake: shop.orders=sales.orders, or shop.*=sales.*.",
 )
+@click.option(
+    "--upstream",
+    envvar="TIDEGATE_UPSTREAM",
+    metavar="URI",
+    help="The database of the feed, mysql://user:password@host:port/, to complete rows of which it "
+    "has only the key; also from the variable TIDEGATE_UPSTREAM.",
+)
 @click.option("--time-zone", help="The time zone of the feed's TIMESTAMP values; by default UTC.")
 @click.option(
     "--bad-messages",

@@ -29,15 +29,18 @@ LINE_SECONDS = 10.0
 
 def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bool:
     """Runs the mirror; whether all is well in the end: nothing stopped, waiting or quarantined."""
+    from tidegate.feed.settings import Secret
     from tidegate.lake.routes import Routes
 
     format_name = options.pop("format_name")
     seconds = options.pop("max_step_seconds")
+    upstream = options.pop("upstream")
     renames = Routes.parse((), options.pop("rename_texts")).renames
     chosen = settings_of(
         source=source,
         format=format_name,
         rename=renames,
+        upstream=Secret(upstream) if upstream else None,
         max_step_ms=None if seconds is None else round(seconds * 1000),
         **options,
     )

@@ -44,6 +44,7 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
             "database": table.name.database,
             "table": table.name.table,
             "state": table.status.value,
+            "consistency": "eventual" if table.eventual else state.gate.consistency,
             "lastChangeTs": found and found.resolved_ts,
             "lastChange": found and iso(found.resolved_ts),
             "identifier": table.identifier,
@@ -79,6 +80,12 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
     }
 
 
+def _note(entry: dict[str, Any], document: dict[str, Any]) -> str:
+    if entry["consistency"] == document["consistency"]:
+        return ""
+    return "eventual: rows were completed from an upstream that shows only the present"
+
+
 def _show(document: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     feed = document["feed"]
@@ -106,7 +113,7 @@ def _show(document: dict[str, Any]) -> None:
             Text(entry["state"], _STYLES[entry["state"]]),
             instant(entry["lastChangeTs"] or 0),
             f"{entry['rows']:,}" if "rows" in entry else "",
-            entry.get("reason", ""),
+            entry.get("reason") or _note(entry, document),
         )
     if document["tables"]:
         console.print()

@@ -23,9 +23,19 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from tidegate.feed.settings import Duration, Form, Text, Texts, Whole, nearest
+from tidegate.feed.settings import (
+    Duration,
+    Form,
+    Secret,
+    SecretText,
+    Text,
+    Texts,
+    Whole,
+    nearest,
+)
 from tidegate.lake.format import LakePlace
 from tidegate.lake.mirror import MirrorSettings
+from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.routes import Routes
 from tidegate.model import ConfigError, LakeError
 from tidegate.wire import PROTOCOLS
@@ -54,6 +64,7 @@ _KEYS: dict[str, _Key] = {
     "feed.encoding": _Key("encoding", Text(ENCODINGS)),
     "feed.compression": _Key("compression", Text(tuple(COMPRESSIONS))),
     "feed.claim-check": _Key("claim_check", Text(), path=True),
+    "feed.upstream": _Key("upstream", SecretText()),
     "feed.time-zone": _Key("time_zone", Text()),
     "feed.bad-messages": _Key("bad_messages", Text(BAD_MESSAGES)),
     "feed.max-messages": _Key("max_messages", Whole()),
@@ -81,6 +92,7 @@ class LakeSettings:
     encoding: str | None = None
     compression: str | None = None
     claim_check: str | None = None
+    upstream: Secret | None = None
     time_zone: str = "UTC"
     bad_messages: str = "stop"
     max_messages: int | None = None
@@ -105,6 +117,7 @@ class LakeSettings:
             raise ConfigError(
                 "feed.time-zone", f"{self.time_zone!r} is no time zone; write it like Asia/Tokyo"
             ) from None
+        self._server()
         object.__setattr__(self, "routes", Routes(self.include, dict(self.rename)))
 
     @classmethod
@@ -160,7 +173,13 @@ class LakeSettings:
             bad_messages=self.bad_messages,
             max_step_seconds=None if self.max_step_ms is None else self.max_step_ms / 1000,
             routes=self.routes,
+            upstream=self._server(),
         )
+
+    def _server(self) -> DatabaseServer | None:
+        if not self.upstream:
+            return None
+        return DatabaseServer.parse(self.upstream.reveal(), "feed.upstream")
 
     # --- what a lake remembers --------------------------------------------------------------------
 
