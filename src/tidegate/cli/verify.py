@@ -99,7 +99,8 @@ def _of_database(lake: Lake, uri: str, ts: int) -> Mapping[Name, Expected]:
 
     schemas = lake.snapshots.schemas(ts)
     names = [snapshot.name for snapshot in lake.snapshots.at(ts)]
-    return read_tables(uri, {name: schemas[name] for name in names if name in schemas}, lake.zone)
+    wanted = {name: schemas[name] for name in names if name in schemas}
+    return read_tables(uri, wanted, lake.zone, ts)
 
 
 # --- saying it ------------------------------------------------------------------------------------
