@@ -34,6 +34,7 @@ from tidegate.lake.plan import (
     Status,
 )
 from tidegate.lake.quarantine import BadMessages
+from tidegate.lake.settings import LakeSettings
 from tidegate.lake.upstream_rows import Completion, _Failed, _Session, check_upstream
 from tidegate.model import Column, ConfigError, EventFlag, Flag, LakeError, TableSchema
 from tidegate.model.tso import tso_from_datetime
@@ -179,8 +180,10 @@ def test_the_password_is_never_shown():
     assert (server.user, server.address) == ("me", "db.example:4001")
     assert server.password.reveal() == "s3cr@t"
     assert server.tls == (("ssl_ca", "/ca.pem"),)
-    for shown in (repr(server), str(server), repr(MirrorSettings(upstream=server))):
-        assert "s3cr" not in shown
+    settings = LakeSettings.parse("[feed]\nupstream = 'mysql://me:s3cr%40t@db.example:4001/'")
+    assert settings.mirror().upstream == replace(server, tls=())
+    for shown in (server, MirrorSettings(upstream=server), settings):
+        assert "s3cr" not in f"{shown} {shown!r}"
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--upstream",
     envvar="TIDEGATE_UPSTREAM",
     metavar="URI",
-    help="The database of the feed, mysql://user:password@host:port/, to complete rows of which it "
-    "has only the key; also from the variable TIDEGATE_UPSTREAM.",
+    help="The feed's database, mysql://user:password@host:port/: it completes rows of which a "
+    "message has only the key; also from the variable TIDEGATE_UPSTREAM.",
 )
 @click.option("--time-zone", help="The time zone of the feed's TIMESTAMP values; by default UTC.")
 @click.option(
