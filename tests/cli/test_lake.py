@@ -3,7 +3,12 @@
 import csv
 import io
 import json
+import os
+import signal
 
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tidegate.cli.app import commands
@@ -17,8 +22,8 @@ ROWS = 600
 CANAL = "kafka://127.0.0.1:9092/bank?protocol=canal-json&enable-tidb-extension=true&partition-num=3"
 
 
-def capture(path, name="bank", uri=CANAL, rows=ROWS, seed=0):
-    feed = Changefeed(ChangefeedConfig.from_uri(uri), clock=None)
+def capture(path, name="bank", uri=CANAL, rows=ROWS, seed=0, toml=""):
+    feed = Changefeed(ChangefeedConfig.from_toml(toml, uri), clock=None)
 
     def messages():
         for batch in workload(name, rows=rows, seed=seed).batches():
@@ -162,10 +167,96 @@ def test_a_capture_that_has_changed_is_refused(tidegate, folder, bank):
         with pytest.raises(LakeError, match="content is"):
             tidegate("mirror", path, "--lake", bank, "--once")
     finally:
-        import os
-
         path.write_bytes(content)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_a_mirror_that_follows_its_feed_ends_after_its_step(tidegate, spark, tmp_path, monkeypatch):
+    (tmp_path / "feed").mkdir()
+    capture(tmp_path / "feed" / "one.parquet", rows=40)
+    seen = []
+
+    def progress(self, progress):
+        seen.append(progress.phase)
+        if progress.rows == 40 and progress.phase == "following" and "asked" not in seen:
+            seen.append("asked")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("tidegate.cli.mirror.Report.progress", progress)
+    assert tidegate("mirror", tmp_path / "feed", "--lake", tmp_path / "lake") == 0
+    assert seen[-1] == "asked"
+    assert "stopping after this step" in tidegate.err
+    assert "40 rows applied from 46 messages" in tidegate.out
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+CLAIM_CHECKS = """
+[sink.kafka-config.large-message-handle]
+large-message-handle-option = "claim-check"
+claim-check-storage-uri = "file://{folder}"
+"""
+
+
+def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, spark, tmp_path):
+    objects, nothing = tmp_path / "objects", tmp_path / "nothing"
+    objects.mkdir()
+    nothing.mkdir()
+    path = capture(
+        tmp_path / "large.parquet",
+        uri=f"{CANAL}&max-message-bytes=610",
+        rows=120,
+        toml=CLAIM_CHECKS.format(folder=objects),
+    )
+    count = len(list(objects.iterdir()))
+    assert count > 10
+    lake = ["--lake", tmp_path / "lake"]
+    run = ["mirror", path, *lake, "--once", "--output", "json"]
+
+    assert tidegate(*run, "--claim-check", nothing) == 1
+    *_, done = tidegate.documents()
+    assert (done["quarantined"], done["rows"], done["fine"]) == (count, 0, False)
+    assert "cannot be read" in done["error"]
+    assert tidegate("quarantine", "list", *lake, "--limit", 2) == 1
+    assert f"{count:,} messages are quarantined" in tidegate.out
+    place = tidegate.out.split()[0]
+    assert tidegate("quarantine", "show", place, *lake, "--output", "json") == 0
+    (message,) = tidegate.documents()
+    assert message["value"] is not None
+    assert f"{message['topic']}:{message['partition']}:{message['offset']}" == place
+    with pytest.raises(LakeError, match="No message at"):
+        tidegate("quarantine", "show", "bank:0:999999", *lake)
+
+    # Nothing has changed: nothing can be read.
+    assert tidegate("quarantine", "retry", *lake, "--claim-check", nothing) == 1
+    assert f"0 messages read, {count} still bad" in tidegate.out
+    assert tidegate("quarantine", "retry", place, *lake, "--claim-check", objects) == 0
+    assert "1 messages read" in tidegate.out
+    assert tidegate(*run, "--claim-check", nothing) == 1
+    assert tidegate("quarantine", "retry", *lake, "--claim-check", objects) == 0
+
+    assert tidegate(*run, "--claim-check", objects) == 0
+    *_, done = tidegate.documents()
+    assert (done["quarantined"], done["rows"], done["fine"]) == (0, 120, True)
+    assert tidegate("quarantine", "list", *lake) == 0
+    assert tidegate("verify", *lake, "--workload", "bank", "--rows", 120) == 0
+    assert "all 2 tables are equal" in tidegate.out
+
+
+def test_a_mirror_that_is_to_go_on_counts_bad_messages(tidegate, spark, tmp_path):
+    path = capture(tmp_path / "bank.parquet", rows=40)
+    table = pq.read_table(path)
+    # The first message after the last change of a table: a watermark, which is not missed.
+    values = table["value"].to_pylist()
+    last = max(place for place, value in enumerate(values) if b"TIDB_WATERMARK" in value)
+    before = max(place for place in range(last) if b"TIDB_WATERMARK" in values[place])
+    values[before] = b'{"id":0,'
+    pq.write_table(table.set_column(5, "value", pa.array(values, pa.binary())), path)
+    run = ["mirror", path, "--lake", tmp_path / "lake", "--once", "--output", "json"]
+    assert tidegate(*run, "--bad-messages", "continue") == 1
+    *_, done = tidegate.documents()
+    assert (done["quarantined"], done["rows"], done["tables"]) == (1, 40, 2)
+    assert tidegate("status", "--lake", tmp_path / "lake") == 1
+    assert "1 messages" in tidegate.out
 
 
 def test_filter_and_renames_by_a_file(tidegate, spark, folder):
@@ -209,3 +300,35 @@ def test_errors_of_the_file_name_the_setting(text, setting):
 def test_a_folder_that_is_no_lake_is_named(tidegate, tmp_path):
     with pytest.raises(LakeError, match="There is no lake in"):
         tidegate("status", "--lake", tmp_path)
+
+
+def test_maintenance_keeps_the_last_instant_readable(tidegate, spark, folder, truth):
+    """Runs on a lake of its own, in as many snapshots as the other."""
+    lake = folder / "maintained"
+    path = folder / "bank.parquet"
+    run = ["mirror", path, "--lake", lake, "--once"]
+    assert tidegate(*run, "--max-step-seconds", "0.15") == 0
+    assert tidegate("maintain", "--lake", lake, "--keep", 0, "--output", "json") == 0
+    done = {each["table"]: each for each in tidegate.documents()}
+    assert set(done) >= {"bank.accounts", "bank.transfers", "_tidegate.changelog"}
+    assert tidegate(*run) == 0
+    assert tidegate("verify", "--lake", lake, "--workload", "bank", "--rows", ROWS) == 0
+    with pytest.raises(LakeError, match="keeps its snapshots since"):
+        tidegate("read", "bank.accounts", "--lake", lake, "--at", "2026-01-01")
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["verify", "--lake", "x"], "Name what to compare with"),
+        (["mirror", "x.parquet"], "No lake is named"),
+        (["mirror", "--lake", "x"], "No feed is named"),
+        (["read", "accounts", "--lake", "x"], "is no DATABASE.TABLE"),
+        (["read", "a.b", "--lake", "x", "--at", "yesterday"], "give a TSO, or a time"),
+        (["quarantine", "show", "here", "--lake", "x"], "is no place"),
+        (["status", "--lake", "x", "--spark-conf", "a"], "write NAME=VALUE"),
+    ],
+)
+def test_usage_errors_say_what_to_write(tidegate, arguments, says):
+    with pytest.raises(click.UsageError, match=says):
+        tidegate(*arguments)

@@ -136,18 +136,9 @@ class MirrorRun:
             settings=self.settings,
             boundary=self._boundary,
         )
-        self._check_identity(mirror)
+        check_identity(mirror.state.feed, self.feed.identity)
         self.progress.applied_ts = mirror.state.applied_ts
         return mirror
-
-    def _check_identity(self, mirror: Mirror) -> None:
-        recorded = mirror.state.feed
-        for name, value in self.feed.identity.items():
-            if name in recorded and recorded[name] != value:
-                raise LakeError(
-                    f"The lake mirrors a feed whose {name} is {recorded[name]!r}, not {value!r}",
-                    "Give the feed of this lake, or another --lake",
-                )
 
     def _start(self, interval: float | None, stack: ExitStack) -> StreamingQuery:
         query = ingest.start_ingest(
@@ -202,6 +193,16 @@ class MirrorRun:
 
     def _since(self) -> float:
         return time.monotonic() - self._started
+
+
+def check_identity(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuses a feed that is not the one that the lake has."""
+    for name, value in identity.items():
+        if name in recorded and recorded[name] != value:
+            raise LakeError(
+                f"The lake mirrors a feed whose {name} is {recorded[name]!r}, not {value!r}",
+                "Give the feed of this lake, or another --lake",
+            )
 
 
 def ingest_error(error: PySparkException) -> LakeError:

@@ -37,6 +37,7 @@ from tidegate.lake.format import LakePlace
 from tidegate.lake.mirror import MirrorSettings
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.routes import Routes
+from tidegate.lake.run import check_identity
 from tidegate.model import ConfigError, LakeError
 from tidegate.wire import PROTOCOLS
 from tidegate.wire.compression import COMPRESSIONS
@@ -205,9 +206,15 @@ class LakeSettings:
         return replace(self, **_kept(found))
 
     def remember(self, feed: Mapping[str, Any]) -> None:
-        """Writes down in the lake's folder how its tables are kept, and of which feed."""
+        """Writes down in the lake's folder how its tables are kept, and of which feed.
+
+        Refuses another feed, also before the first snapshot.
+        """
         folder = self.place.folder
-        if "://" in folder or recall(folder) is not None:
+        there = recall(folder)
+        if there is not None:
+            check_identity(there["feed"], feed)
+        if "://" in folder or there is not None:
             return
         told = {"format": self.format, "catalog": self.catalog, "prefix": self.prefix}
         Path(folder).mkdir(parents=True, exist_ok=True)

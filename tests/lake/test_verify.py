@@ -1,0 +1,119 @@
+"""Verification: what is equal is found equal, and every kind of difference is named."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.feed.test_replay import Source, decoded
+from tests.support import corpus
+from tests.support.lake import fill, new_lake
+from tidegate.feed.tables import Name
+from tidegate.lake.mirror import Mirror
+from tidegate.lake.verify import Expected, Verification, of_feed, of_truth
+from tidegate.workload import workload
+
+ACCOUNTS = Name("bank", "accounts")
+
+
+@pytest.fixture(scope="module")
+def bank(spark, tmp_path_factory):
+    """A lake of a workload, and the truth of it."""
+    source = workload("bank", rows=200)
+    lake = new_lake(spark, tmp_path_factory.mktemp("verify"))
+    fill(lake, placed(pa.Table.from_batches(source.batches())))
+    mirror = Mirror(lake)
+    while mirror.step([("", 0)]):
+        pass
+    mirror.settle()
+    return lake, of_truth(source.final().tables)
+
+
+def placed(changes):
+    """Changes as if they had come by one partition, an event a message."""
+    rows = changes.num_rows
+    places = {"partition": pa.array([0] * rows, pa.int32()), "offset": pa.array(range(rows))}
+    for name, values in places.items():
+        changes = changes.set_column(changes.column_names.index(name), name, values)
+    return changes
+
+
+def compare(bank, change=lambda rows: rows, name=ACCOUNTS):
+    lake, truth = bank
+    table = truth[name]
+    changed = {**truth, name: Expected(table.schema, change(list(table.rows)))}
+    at = lake.snapshots.instants()[-1][0]
+    return {found.name: found for found in Verification(lake, at, 3).run(changed)}
+
+
+def test_equal_tables_are_equal(bank):
+    found = compare(bank)
+    assert all(table.is_equal and table.lake == table.expected for table in found.values())
+    assert found[ACCOUNTS].lake.rows > 10
+
+
+@pytest.mark.parametrize(
+    "change, what, key",
+    [
+        (lambda rows: rows[1:], "extra", 0),
+        (lambda rows: [*rows, ("99999", *rows[0][1:])], "missing", "99999"),
+        (lambda rows: [(*rows[0][:1], "somebody", *rows[0][2:]), *rows[1:]], "different", 0),
+        (lambda rows: [(*rows[0][:1], None, *rows[0][2:]), *rows[1:]], "different", 0),
+    ],
+)
+def test_a_difference_is_named_by_its_key(bank, change, what, key):
+    table = compare(bank, change)[ACCOUNTS]
+    expected = bank[1][ACCOUNTS].rows[key][0] if isinstance(key, int) else key
+    assert not table.is_equal
+    assert [(each.what, dict(each.key)) for each in table.differences] == [(what, {"id": expected})]
+
+
+def test_tables_that_only_one_side_has_differ(bank):
+    lake, truth = bank
+    at = lake.snapshots.instants()[-1][0]
+    elsewhere = Name("bank", "elsewhere")
+    wanted = {
+        elsewhere: truth[ACCOUNTS],
+        Name("BANK", "Transfers"): truth[Name("bank", "transfers")],
+    }
+    found = {table.name: table for table in Verification(lake, at).run(wanted)}
+    assert (found[ACCOUNTS].expected, found[elsewhere].lake) == (None, None)
+    assert not found[ACCOUNTS].is_equal
+    assert not found[elsewhere].is_equal
+    assert found[Name("bank", "transfers")].is_equal
+
+
+def test_another_column_is_named(bank):
+    lake, truth = bank
+    table = truth[ACCOUNTS]
+    schema = replace(
+        table.schema,
+        columns=tuple(
+            replace(column, name="holder") if column.name == "owner" else column
+            for column in table.schema.columns
+        ),
+    )
+    at = lake.snapshots.instants()[-1][0]
+    found = {
+        each.name: each
+        for each in Verification(lake, at).run({**truth, ACCOUNTS: Expected(schema, table.rows)})
+    }
+    assert found[ACCOUNTS].columns == ("holder", "owner")
+
+
+@pytest.mark.parametrize(
+    "name", ["bank.open.b16.stream", "new/ddl.canal.ext.stream", "ddl.simple.json.stream"]
+)
+def test_a_feed_replayed_in_memory_comes_to_what_select_showed(name):
+    """Against the model that SELECT's own results have confirmed."""
+    variant = corpus.variant(name)
+    found = of_feed(decoded(name).to_batches(), None)
+    model = Source(variant.truth).at(2**63)
+    for key, table in model.tables.items():
+        replayed = found[Name(*key)]
+        if not replayed.skipped:
+            rows = sorted(tuple(row.values()) for row in table.rows.values())
+            assert sorted(replayed.rows, key=str) == sorted(rows, key=str)
+    told = {tuple(name) for name, table in found.items() if not table.skipped}
+    assert told <= set(model.tables)
+    assert len(told) >= 2
