@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.errors import PySparkException
@@ -123,7 +123,8 @@ class Applier:
         if found is not None:
             step.table.identifier, step.table.uid = found.identifier, found.uid
             return
-        identifier = self._tables.create(*name, step.schema, step.position)
+        schema = replace(step.schema, database=name.database, table=name.table)
+        identifier = self._tables.create(*name, schema, step.position)
         step.table.identifier, step.table.uid = identifier, self._tables.uid(identifier)
 
     def _change(self, step: Step) -> None:

@@ -149,6 +149,10 @@ class TableFormat(ABC):
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         """Joins small files and forgets versions older than that; what was done, by name."""
 
+    def here(self, identifier: str) -> str:
+        """An identifier that another session has written down, as this one has it."""
+        return identifier
+
     # --- what a lake keeps for itself -------------------------------------------------------------
 
     @abstractmethod

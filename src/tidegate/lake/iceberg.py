@@ -148,6 +148,10 @@ class IcebergFormat(TableFormat):
         level = (self._place.prefix + database).replace("%", "%25").replace(".", "%2E")
         return quoted(self._catalog_name, level, table)
 
+    def here(self, identifier: str) -> str:
+        # A session with several lakes has other names for their catalogs.
+        return quoted(self._catalog_name, *parts_of(identifier)[1:]) if identifier else ""
+
     def _strings(self, *parts: str) -> Any:
         gateway: Any = self._spark.sparkContext._gateway
         array = gateway.new_array(self._jvm.java.lang.String, len(parts))

@@ -232,7 +232,10 @@ class Snapshots:
         if last[0] is None:
             return None
         self._recorded_tables = last[1]
-        return MirrorState.from_json(last[0], last[1])
+        state = MirrorState.from_json(last[0], last[1])
+        for table in state.tables.values():
+            table.identifier = self._tables.here(table.identifier)
+        return state
 
     def instants(self) -> list[tuple[int, datetime]]:
         """Every instant that was recorded, in order."""
@@ -268,7 +271,7 @@ class Snapshots:
                 row["last"]["resolved_ts"],
                 row["last"]["wall"],
                 Name(row["database"], row["table"]),
-                row["last"]["identifier"],
+                self._tables.here(row["last"]["identifier"]),
                 row["last"]["version"],
             )
             for row in last.collect()
