@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.spark import fresh
 from tidegate.cli.app import commands
+from tidegate.cli.lakes import java_reason
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.model import ConfigError, LakeError
@@ -286,6 +287,23 @@ def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, s
     assert "all 2 tables are equal" in tidegate.out
 
 
+def test_what_a_mirror_went_past_is_applied_after_a_retry(tidegate, spark, tmp_path):
+    objects, nothing = tmp_path / "objects", tmp_path / "nothing"
+    objects.mkdir()
+    nothing.mkdir()
+    uri, toml = f"{CANAL}&max-message-bytes=610", CLAIM_CHECKS.format(folder=objects)
+    path = capture(tmp_path / "large.parquet", uri=uri, rows=120, toml=toml)
+    lake = ["--lake", tmp_path / "lake"]
+    run = ["mirror", path, *lake, "--once", "--claim-check", nothing]
+    assert tidegate(*run, "--bad-messages", "continue") == 1
+    compared = ["verify", *lake, "--workload", "bank", "--rows", 120]
+    assert tidegate(*compared) == 1
+    assert tidegate("quarantine", "retry", *lake, "--claim-check", objects) == 0
+    assert tidegate(*compared) == 0
+    assert tidegate(*run) == 0
+    assert tidegate(*compared) == 0
+
+
 def test_a_mirror_that_is_to_go_on_counts_bad_messages(tidegate, spark, tmp_path):
     path = capture(tmp_path / "bank.parquet", rows=40)
     table = pq.read_table(path)
@@ -380,3 +398,22 @@ def test_maintenance_keeps_the_last_instant_readable(tidegate, spark, folder, tr
 def test_usage_errors_say_what_to_write(tidegate, arguments, says):
     with pytest.raises(click.UsageError, match=says):
         tidegate(*arguments)
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("[X] Table is gone.\n=== SQL ===\n", "[X] Table is gone"),
+        (
+            "An error occurred while calling o1.append.\n: java.io.IOException: full\n",
+            "java.io.IOException: full",
+        ),
+        (
+            "Job aborted.\nCaused by: a.B: outer\n\tat x\nCaused by: c.D: No space left\n\tat y",
+            "c.D: No space left",
+        ),
+        ("", "no reason is told"),
+    ],
+)
+def test_of_javas_errors_the_first_cause_is_told(text, reason):
+    assert java_reason(text) == reason

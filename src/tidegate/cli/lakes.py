@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,12 +57,15 @@ def _need_spark() -> None:
 @contextmanager
 def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
     """The lake of these settings, in a Spark session that is ended again if it is ours."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     from tidegate.lake.format import session_settings
     from tidegate.lake.lake import Lake
     from tidegate.spark import session
 
+    # PySpark turns most of Java's errors into its own, but not all.
+    java_error: Any = import_module("py4j.protocol").Py4JJavaError
     is_ours = SparkSession.getActiveSession() is None
     with working("starting Spark"):
         spark = session(
@@ -73,12 +77,26 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
             },
             libraries=(settings.format, *libraries),
         )
-        lake = Lake(spark, settings.place, settings.format, zone=settings.time_zone)
     try:
+        with working("opening the lake"):
+            lake = Lake(spark, settings.place, settings.format, zone=settings.time_zone)
         yield lake
+    except (PySparkException, java_error) as error:
+        raise LakeError(
+            f"Spark failed: {java_reason(str(error))}",
+            "Nothing is lost: mend the cause and run the command again",
+        ) from error
     finally:
         if is_ours:
             spark.stop()
+
+
+def java_reason(text: str) -> str:
+    """What went wrong first, of all that Java says of it."""
+    lines = [line.strip() for line in text.strip().splitlines()] or ["no reason is told"]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    first = lines[1].lstrip(": ") if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
+    return (causes[-1] if causes else first).rstrip(".")
 
 
 @contextmanager

@@ -39,12 +39,12 @@ def read(
 ) -> None:
     """Prints the rows, or the tables where none is named."""
     ts = ts_of(at)
+    wanted = None if name is None else split_name(name)
     with reading(settings_of(**options)) as lake:
-        if name is None:
+        if wanted is None:
             _list(lake, ts, output)
             return
-        database, table = split_name(name)
-        rows = find(lake, database, table, ts)
+        rows = find(lake, *wanted, ts)
         if output == "text":
             _show(rows, limit or TEXT_ROWS, limit is None)
         else:
