@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -121,13 +122,15 @@ def test_read_goes_back_to_every_recorded_instant(tidegate, bank, spark):
     assert sum(round(float(row["balance"]) * 100) for row in tidegate.documents()) == 10**11
 
 
-def test_a_lake_is_read_under_any_name_of_its_catalog(bank, spark, truth):
+def test_a_lake_is_found_whatever_its_catalog_was_called(bank, spark, truth, tmp_path):
+    """The embedded catalog knows its tables under one name, and a session may have many lakes."""
     from tidegate.lake import Lake, LakePlace
 
     lake = Lake(spark, LakePlace(str(bank), name="elsewhere"))
     assert lake.read("bank", "accounts").count() == len(truth["bank", "accounts"].rows)
-    (table, *_) = lake.snapshots.state().tables.values()
-    assert table.identifier == "`elsewhere`.`bank`.`accounts`"
+    shutil.copytree(bank, tmp_path / "copy")
+    with pytest.raises(LakeError, match="has another lake under the name"):
+        Lake(spark, LakePlace(str(tmp_path / "copy")))
 
 
 def test_a_lake_of_delta_tables(tidegate, spark, tmp_path):

@@ -7,10 +7,11 @@ schema, properties and an empty snapshot. Rows go through Spark.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -48,6 +49,7 @@ from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import ConfigError, TableSchema
 from tidegate.spark.types import from_text_array, spark_schema, spark_type
 
+CATALOG_FILE = "catalog.db"
 POSITION = "tidegate.position"
 SCHEMA = "tidegate.schema"
 ORIGIN = "tidegate.origin"
@@ -99,7 +101,7 @@ def session_settings(place: LakePlace) -> dict[str, str]:
     return settings | {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.type": "jdbc",
-        f"{catalog}.uri": f"jdbc:sqlite:{folder / 'catalog.db'}",
+        f"{catalog}.uri": f"jdbc:sqlite:{folder / CATALOG_FILE}",
         f"{catalog}.jdbc.schema-version": "V1",
         # Several processes may have the file open: they wait for each other, and readers for none.
         f"{catalog}.jdbc.busy_timeout": "60000",
@@ -118,6 +120,19 @@ def local_folder(text: str) -> Path:
             "folder", f"the lake's own catalog is a file, and {text} is not: name a catalog"
         )
     return Path(rest if colon else text).absolute()
+
+
+def recorded_name(folder: Path) -> str | None:
+    """What the embedded catalog of a folder is called: it finds its tables under that name only."""
+    path = folder / CATALOG_FILE
+    if not path.is_file():
+        return None
+    with closing(sqlite3.connect(path)) as connection:
+        is_made = "SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'"
+        if connection.execute(is_made).fetchone() is None:
+            return None
+        found = connection.execute("SELECT catalog_name FROM iceberg_tables LIMIT 1").fetchone()
+    return None if found is None else str(found[0])
 
 
 class IcebergFormat(TableFormat):

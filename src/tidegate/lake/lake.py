@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import blake2b
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,6 +12,7 @@ from pyspark.sql import functions as F
 from tidegate.feed.tables import Name
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import LakePlace, open_format
+from tidegate.lake.iceberg import local_folder, recorded_name
 from tidegate.lake.names import quoted
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError
@@ -86,15 +86,22 @@ class Lake:
 
 
 def _named(spark: SparkSession, place: LakePlace) -> LakePlace:
-    """With a name for its catalog that no other lake of the session has."""
+    """With the name that the lake's catalog has, or one that no other lake of the session has."""
     if place.catalog is not None:
         return place
-    folder = str(Path(place.folder).absolute())
-    taken = spark.conf.get(f"spark.sql.catalog.{place.name}.warehouse", None)
+    folder = local_folder(place.folder)
+    recorded = recorded_name(folder)
+    name = recorded or place.name
+    taken = spark.conf.get(f"spark.sql.catalog.{name}.warehouse", None)
     if taken is None or taken.startswith(f"{folder}/"):
-        return place
-    mark = blake2b(folder.encode(), digest_size=4).hexdigest()
-    return place._replace(name=f"{place.name}_{mark}")
+        return place._replace(name=name)
+    if recorded is not None:
+        raise LakeError(
+            f"The session has another lake under the name {name!r}, with tables in {taken}",
+            "Open this one in a session of its own",
+        )
+    mark = blake2b(str(folder).encode(), digest_size=4).hexdigest()
+    return place._replace(name=f"{name}_{mark}")
 
 
 def _ts(at: int | datetime | None) -> int | None:
