@@ -71,7 +71,7 @@ def bank(spark, folder):
     """A lake of the bank, in several snapshots; and the capture that it was made from."""
     path = capture(folder / "bank.parquet")
     lake = folder / "bank"
-    arguments = ["mirror", path, "--lake", lake, "--once", "--max-step-seconds", "0.15"]
+    arguments = ["mirror", path, "--lake", lake, "--once", "--max-step-seconds", "0.25"]
     assert commands.main([*map(str, arguments), "--output", "json"], standalone_mode=False) == 0
     return lake
 
@@ -376,7 +376,7 @@ def test_maintenance_keeps_the_last_instant_readable(tidegate, spark, folder, tr
     lake = folder / "maintained"
     path = folder / "bank.parquet"
     run = ["mirror", path, "--lake", lake, "--once"]
-    assert tidegate(*run, "--max-step-seconds", "0.15") == 0
+    assert tidegate(*run, "--max-step-seconds", "0.25") == 0
     assert tidegate("maintain", "--lake", lake, "--keep", 0, "--output", "json") == 0
     done = {each["table"]: each for each in tidegate.documents()}
     assert set(done) >= {"bank.accounts", "bank.transfers", "_tidegate.changelog"}
