@@ -6,14 +6,10 @@ import json
 import os
 import shutil
 import signal
-from types import SimpleNamespace
 
 import click
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.support.spark import fresh
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import java_reason
 from tidegate.feed.changefeed import Changefeed
@@ -141,32 +137,6 @@ def test_a_lake_of_delta_tables(tidegate, spark, tmp_path):
     assert "all 2 tables are equal" in tidegate.out
 
 
-def test_a_feed_in_kafka(tidegate, spark, kafka, tmp_path):
-    topic = fresh("bank")
-    kafka.create(topic)
-    messages = pq.read_table(capture(tmp_path / "bank.parquet", rows=40)).to_pylist()
-    kafka.send({topic: [SimpleNamespace(**message) for message in messages]})
-    extension = {"enable_tidb_extension": "true"}
-    lake = ["--lake", tmp_path / "lake"]
-    uri = kafka.uri(topic, "canal-json", **extension)
-    assert tidegate("mirror", uri, *lake, "--once", "--output", "json") == 0
-    *_, done = tidegate.documents()
-    assert (done["rows"], done["messages"], done["consistency"]) == (40, 46, "snapshot")
-    assert tidegate("verify", *lake, "--workload", "bank", "--rows", 40) == 0
-
-    # Another way to the same broker, another pace: the feed is the same.
-    same = uri.replace("127.0.0.1", "localhost")
-    assert tidegate("mirror", same, *lake, "--once", "--max-messages", 1000) == 0
-    refused = {
-        kafka.uri("other", "canal-json", **extension): "topics is",
-        kafka.uri(topic, "open-protocol"): "protocol is",
-        kafka.uri(topic, "canal-json"): "consistency is 'snapshot', not 'eventual'",
-    }
-    for wrong, says in refused.items():
-        with pytest.raises(LakeError, match=says):
-            tidegate("mirror", wrong, *lake, "--once")
-
-
 def test_status_tells_instants_tables_and_the_feed(tidegate, bank, truth):
     assert tidegate("status", "--lake", bank, "--rows", "--output", "json") == 0
     (document,) = tidegate.documents()
@@ -290,44 +260,6 @@ def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, s
     assert "all 2 tables are equal" in tidegate.out
 
 
-def test_what_a_mirror_went_past_is_applied_after_a_retry(tidegate, spark, tmp_path):
-    objects, nothing = tmp_path / "objects", tmp_path / "nothing"
-    objects.mkdir()
-    nothing.mkdir()
-    uri, toml = f"{CANAL}&max-message-bytes=610", CLAIM_CHECKS.format(folder=objects)
-    path = capture(tmp_path / "large.parquet", uri=uri, rows=120, toml=toml)
-    lake = ["--lake", tmp_path / "lake"]
-    run = ["mirror", path, *lake, "--once", "--claim-check", nothing]
-    assert tidegate(*run, "--bad-messages", "continue") == 1
-    compared = ["verify", *lake, "--workload", "bank", "--rows", 120]
-    assert tidegate(*compared) == 1
-    assert tidegate("quarantine", "retry", *lake, "--claim-check", objects) == 0
-    assert tidegate(*compared) == 0
-    assert tidegate(*run) == 0
-    assert tidegate(*compared) == 0
-
-
-def test_a_mirror_that_is_to_go_on_counts_bad_messages(tidegate, spark, tmp_path):
-    path = capture(tmp_path / "bank.parquet", rows=40)
-    table = pq.read_table(path)
-    values = table["value"].to_pylist()
-    last = max(place for place, value in enumerate(values) if b'"table":"transfers"' in value)
-    values[last] = values[last][:-1]
-    pq.write_table(table.set_column(5, "value", pa.array(values, pa.binary())), path)
-    lake = ["--lake", tmp_path / "lake"]
-    run = ["mirror", path, *lake, "--once", "--bad-messages", "continue", "--output", "json"]
-    assert tidegate(*run) == 1
-    *_, done = tidegate.documents()
-    assert (done["quarantined"], done["rows"], done["tables"]) == (1, 39, 2)
-    assert tidegate("status", *lake) == 1
-    assert "1 messages" in tidegate.out
-    compared = ["verify", *lake, "--workload", "bank", "--rows", 40, "--output", "json"]
-    assert tidegate(*compared) == 1
-    accounts, transfers, done = tidegate.documents()
-    assert (accounts["equal"], transfers["equal"], done["different"]) == (True, False, 1)
-    assert [each["what"] for each in transfers["differences"]] == ["missing"]
-
-
 def test_filter_and_renames_by_a_file(tidegate, spark, folder):
     capture(folder / "open.parquet", uri="kafka://h:9092/bank?protocol=open-protocol")
     config = folder / "tidegate.toml"
@@ -369,21 +301,6 @@ def test_errors_of_the_file_name_the_setting(text, setting):
 def test_a_folder_that_is_no_lake_is_named(tidegate, tmp_path):
     with pytest.raises(LakeError, match="There is no lake in"):
         tidegate("status", "--lake", tmp_path)
-
-
-def test_maintenance_keeps_the_last_instant_readable(tidegate, spark, folder, truth):
-    """Runs on a lake of its own, in as many snapshots as the other."""
-    lake = folder / "maintained"
-    path = folder / "bank.parquet"
-    run = ["mirror", path, "--lake", lake, "--once"]
-    assert tidegate(*run, "--max-step-seconds", "0.25") == 0
-    assert tidegate("maintain", "--lake", lake, "--keep", 0, "--output", "json") == 0
-    done = {each["table"]: each for each in tidegate.documents()}
-    assert set(done) >= {"bank.accounts", "bank.transfers", "_tidegate.changelog"}
-    assert tidegate(*run) == 0
-    assert tidegate("verify", "--lake", lake, "--workload", "bank", "--rows", ROWS) == 0
-    with pytest.raises(LakeError, match="keeps its snapshots since"):
-        tidegate("read", "bank.accounts", "--lake", lake, "--at", "2026-01-01")
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
             "read": [list(place) for place in result.read],
             "bad": [_document(message, with_bytes=False) for message in result.bad],
             "late": [
-                {"database": name[0], "table": name[1], "reason": reason}
-                for name, reason in result.late.items()
+                {"database": name[0], "table": name[1], "events": count}
+                for name, count in result.late.items()
             ],
         }
         click.echo(json.dumps(document, ensure_ascii=False))
@@ -82,13 +82,13 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
         for message in result.bad:
             click.echo(f"still bad  {_named(message.place)}  {message.reason}")
         click.echo(f"{len(result.read):,} messages read, {len(result.bad):,} still bad")
-        for name, reason in result.late.items():
+        for name, count in result.late.items():
             click.echo(
-                f"late: events of {'.'.join(name)} are in the changelog, but the table had gone "
-                f"past them, and {reason}; mirror into a new lake to have them applied"
+                f"late: {count:,} events of {'.'.join(name)} are in the changelog, but the tables "
+                "had gone past them; mirror into a new lake to have them applied"
             )
         if result.read and not result.late:
-            click.echo("`tidegate mirror` goes on with them")
+            click.echo("start `tidegate mirror` again: it goes on with them")
     return not (result.bad or result.late)
 
 

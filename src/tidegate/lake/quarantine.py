@@ -8,7 +8,7 @@ had been good from the start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidegate.lake.changelog import ROW_KINDS
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
@@ -88,14 +89,14 @@ class BadMessage:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What came of a retry: messages read, those still bad, and events that came too late.
+    """What came of a retry: messages read and still bad, and rows that came too late to be applied.
 
-    `late` says by table why events that the tables had gone past are in the changelog only.
+    `late` counts, by table, events of messages that the tables had already gone past.
     """
 
     read: tuple[Place, ...]
     bad: tuple[BadMessage, ...]
-    late: Mapping[tuple[str, str], str]
+    late: dict[tuple[str, str], int]
 
 
 class Quarantine:
@@ -133,8 +134,6 @@ class Quarantine:
 
     def retry(self, reading: Reading, places: Iterable[Place] = ()) -> Retried:
         """Decodes bad messages again, all or those at `places`, and takes in what can be read."""
-        from tidegate.lake.late import apply_late
-
         wanted = set(places)
         found = [each for each in self.messages() if not wanted or each.place in wanted]
         if not found:
@@ -149,9 +148,8 @@ class Quarantine:
         # A run that was cut off here has added its events and not said so.
         there = self._positions_there(good)
         self._append(_without(events, there))
-        late = apply_late(self._lake, events)
         self._settle(good)
-        return Retried(tuple(good), still, late)
+        return Retried(tuple(good), still, self._late(events))
 
     def _append(self, events: pa.Table) -> None:
         if events.num_rows:
@@ -170,6 +168,20 @@ class Quarantine:
         rows = self._lake.changelog.read().where(F.col("kind") != "error")
         found = rows.join(F.broadcast(wanted), list(_PLACE), "left_semi").select(*_PLACE).distinct()
         return {Place(*row) for row in found.collect()}
+
+    def _late(self, events: pa.Table) -> dict[tuple[str, str], int]:
+        """Events that the tables have gone past: they are in the changelog only."""
+        state = self._lake.snapshots.state()
+        if state is None:
+            return {}
+        found: dict[tuple[str, str], int] = {}
+        for kind in (*ROW_KINDS, "ddl"):
+            for row in _rows_of_kind(events, kind):
+                last = state.offsets.last.get((row["topic"], row["partition"]), -1)
+                if row["offset"] <= last:
+                    name = (row["database"] or "", row["table"] or "")
+                    found[name] = found.get(name, 0) + 1
+        return found
 
 
 def _decode(reading: Reading, messages: Sequence[BadMessage]) -> pa.RecordBatch:
