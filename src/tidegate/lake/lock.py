@@ -1,14 +1,25 @@
-"""One mirror at a time: a lock on the lake's folder, held by the process and gone with it."""
+"""One mirror at a time: a lock on the lake's folder, held by the process and gone with it.
+
+The JVM holds one, too: when a mirror is killed, its JVM lives on for a moment and may still finish
+a commit. The next mirror waits until it is gone.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from tidegate.model import LakeError
+
+ENDING_SECONDS = 120.0
+"""How long to wait for the JVM of a mirror that was killed."""
 
 
 @contextmanager
@@ -31,3 +42,25 @@ def lake_lock(folder: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+@contextmanager
+def jvm_lock(folder: Path, spark: SparkSession) -> Iterator[None]:
+    """Holds the lock of a local lake in the JVM; for one who has `lake_lock`."""
+    jvm: Any = spark.sparkContext._jvm
+    file = jvm.java.io.RandomAccessFile(str(folder / "jvm.lock"), "rw")
+    try:
+        deadline = time.monotonic() + ENDING_SECONDS
+        while (lock := file.getChannel().tryLock()) is None:
+            if time.monotonic() > deadline:
+                raise LakeError(
+                    f"The Spark of an earlier mirror is still at work on the lake {str(folder)!r}",
+                    "End that java process, then start the mirror again",
+                )
+            time.sleep(0.1)
+        try:
+            yield
+        finally:
+            lock.release()
+    finally:
+        file.close()

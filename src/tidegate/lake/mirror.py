@@ -105,11 +105,12 @@ class Mirror:
         found = lake.snapshots.state()
         self.state = found or MirrorState(gate=Gate(watermarks=watermarks), feed=dict(feed or {}))
         self._seen = _Seen(self.state.offsets)
-        if found is not None:
-            self._seen.statements.append(lake.changelog.statements_since(self.state.applied_ts))
         self._unfinished = lake.snapshots.intended()
         if self._unfinished is not None and self._unfinished.step <= self.state.step:
             self._unfinished = None
+        if found is not None:
+            changelog = self._pinned(self._unfinished)
+            self._seen.statements.append(changelog.statements_since(self.state.applied_ts))
         self._recorded = float("-inf")
         self._unrecorded = False
         self.waiting: dict[SchemaKey, int] = {}

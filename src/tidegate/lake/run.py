@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.lake import ingest
 from tidegate.lake.lake import Lake
-from tidegate.lake.lock import lake_lock
+from tidegate.lake.lock import jvm_lock, lake_lock
 from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
 from tidegate.model import LakeError
 
@@ -128,6 +128,7 @@ class MirrorRun:
         folder = self.lake.place.folder
         if "://" not in folder:
             stack.enter_context(lake_lock(Path(folder)))
+            stack.enter_context(jvm_lock(Path(folder), self.lake.spark))
         self._started = time.monotonic()
         mirror = Mirror(
             self.lake,
