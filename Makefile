@@ -10,6 +10,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON ?= python3
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MINUTES ?= 5
+ROUNDS ?= 50
 ARGS ?=
 
 VENV := .venv
@@ -113,6 +114,10 @@ format: setup ## rewrite the Python files in the house style
 .PHONY: bench
 bench: setup ## run the benchmarks; ARGS is passed on
 	@$(RUN) -m bench $(ARGS)
+
+.PHONY: soak
+soak: setup jars ## kill a mirror on a real Kafka ROUNDS times (default 50), then compare; ARGS is passed on
+	@$(RUN) -m tests.support.soak run --rounds $(ROUNDS) $(ARGS)
 
 # PYTHONMALLOC shows the sanitizer every object's end; libstdc++ must be there before pyarrow throws.
 .PHONY: fuzz

@@ -6,6 +6,8 @@ up, a step follows every batch.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -13,17 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.lake import ingest
+from tidegate.lake.changelog import Offsets
+from tidegate.lake.checkpoint import Checkpoint
 from tidegate.lake.lake import Lake
 from tidegate.lake.lock import jvm_lock, lake_lock
 from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
 from tidegate.model import LakeError
 
 CHECKPOINT = "checkpoint"
+_FEED = "tidegate.feed"
+_FLOOR = "tidegate.floor"
 FAR_BEHIND = 200_000
 """Messages yet to be read above which the tables wait for ingest."""
 
@@ -74,7 +81,7 @@ class MirrorRun:
         self.progress = Progress()
         self._on_progress = on_progress
         self._boundary = boundary
-        self._checkpoint = f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}"
+        self._checkpoint = Checkpoint(lake.spark, f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}")
 
     def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Reads all that the feed has now, and moves the tables as far as that allows.
@@ -83,7 +90,7 @@ class MirrorRun:
         """
         with ExitStack() as stack:
             mirror = self._open(stack)
-            query = self._start(None, stack)
+            query = self._start(mirror, None, stack)
             self._tell("reading")
             while not self._has_ended(query):
                 self._ingested(query)
@@ -104,7 +111,7 @@ class MirrorRun:
         """Follows the feed until `stop` says so."""
         with ExitStack() as stack:
             mirror = self._open(stack)
-            query = self._start(interval, stack)
+            query = self._start(mirror, interval, stack)
             patience = time.monotonic() + 60
             while not stop():
                 self._check(query)
@@ -137,25 +144,98 @@ class MirrorRun:
             settings=self.settings,
             boundary=self._boundary,
         )
-        check_identity(mirror.state.feed, self.feed.identity)
+        self._claim(mirror)
         self.progress.applied_ts = mirror.state.applied_ts
         return mirror
 
-    def _start(self, interval: float | None, stack: ExitStack) -> StreamingQuery:
+    def _claim(self, mirror: Mirror) -> None:
+        """Makes the lake this feed's for good; LakeError if it is another's, or was moved."""
+        tables, changelog = self.lake.tables, self.lake.changelog.identifier
+        told = tables.properties(changelog).get(_FEED)
+        feed: dict[str, Any] = json.loads(json.dumps(dict(self.feed.identity)))
+        folder = self.lake.place.folder
+        folder = folder if "://" in folder else str(Path(folder).absolute())
+        claim: dict[str, Any] = {"feed": mirror.state.feed or feed, "folder": folder}
+        if told is not None:
+            claim = json.loads(told)
+        check_identity(claim["feed"], feed)
+        if claim["folder"] != folder:
+            raise LakeError(
+                f"The lake was made in {claim['folder']!r}, where its files are, and not in "
+                f"{folder!r}",
+                "Give it the place where it was, or mirror the feed into another --lake",
+            )
+        if told is None:
+            tables.set_properties(changelog, {_FEED: json.dumps(claim)})
+
+    # --- ingest -----------------------------------------------------------------------------------
+
+    def _start(self, mirror: Mirror, interval: float | None, stack: ExitStack) -> StreamingQuery:
+        floor = self._floor(mirror)
+        changes = self.feed.changes
+        if floor.last:
+            changes = changes.where(floor.beyond())
         query = ingest.start_ingest(
             self.lake.tables,
             self.lake.changelog,
-            self.feed.changes,
-            self._checkpoint,
+            changes,
+            self._checkpoint.folder,
             interval=interval,
         )
         stack.callback(query.stop)
+        if floor.last:
+            self._check_gap(query, floor)
         return query
 
+    def _floor(self, mirror: Mirror) -> Offsets:
+        """What to pass over, since the changelog has it and the checkpoint does not know."""
+        tables, changelog = self.lake.tables, self.lake.changelog
+        done = mirror.state.offsets
+        known = done.advanced(changelog.offsets_beyond(done))
+        text = tables.properties(changelog.identifier).get(_FLOOR)
+        floor = Offsets() if text is None else Offsets.from_object(json.loads(text))
+        begun = self._checkpoint.is_begun()
+        if begun:
+            later = {at: last for at, last in known.last.items() if last > floor.last.get(at, -1)}
+            self._checkpoint.check(Offsets(later))
+        if known.last == floor.last or (begun and self._checkpoint.is_done()):
+            return floor
+        if "capture" in self.feed.identity:
+            if begun:
+                return floor
+            raise LakeError(
+                f"The checkpoint {self._checkpoint.folder!r} is gone, and without it nothing "
+                "tells which files of the capture the lake has",
+                "Mirror the capture into another --lake",
+            )
+        # The checkpoint is new, or does not know whether its last batch is there: the lake does.
+        tables.set_properties(changelog.identifier, {_FLOOR: json.dumps(known.to_object())})
+        return known
+
+    def _check_gap(self, query: StreamingQuery, floor: Offsets) -> None:
+        """Raises LakeError if the topic no longer has what follows the floor."""
+        starts = self._checkpoint.starts()
+        while not starts and query.isActive:
+            time.sleep(0.1)
+            starts = self._checkpoint.starts()
+        for (topic, partition), last in floor.last.items():
+            first = starts.get((topic, partition), 0)
+            if first > last + 1:
+                raise LakeError(
+                    f"Topic {topic!r} begins at offset {first} of partition {partition} now, and "
+                    f"the lake has only what came up to {last}: messages are lost",
+                    "Mirror the feed into another --lake, from a new changefeed",
+                )
+
+    # --- apply ------------------------------------------------------------------------------------
+
     def _step(self, mirror: Mirror) -> bool:
-        known = [*self.feed.partitions, *ingest.partitions(self.lake.spark, self._checkpoint)]
+        known = [*self.feed.partitions, *self._checkpoint.partitions()]
         started = time.monotonic()
-        report = mirror.step(known)
+        try:
+            report = mirror.step(known)
+        except (PySparkException, Py4JError) as error:
+            raise self._error("Moving the tables on", error) from error
         progress = self.progress
         progress.resolved_ts = mirror.gate.resolved_ts
         progress.applied_ts = mirror.state.applied_ts
@@ -167,6 +247,8 @@ class MirrorRun:
         progress.rows += report.rows
         progress.last = report
         return True
+
+    # --- how it goes ------------------------------------------------------------------------------
 
     def _ingested(self, query: StreamingQuery) -> None:
         last = query.lastProgress
@@ -181,12 +263,12 @@ class MirrorRun:
         try:
             return bool(query.awaitTermination(1))
         except PySparkException as error:
-            raise ingest_error(error) from error
+            raise self._error("Reading the feed", error) from error
 
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()
         if error is not None:
-            raise ingest_error(error)
+            raise self._error("Reading the feed", error)
 
     def _tell(self, phase: str) -> None:
         self.progress.phase = phase
@@ -195,21 +277,39 @@ class MirrorRun:
     def _since(self) -> float:
         return time.monotonic() - self._started
 
+    def _error(self, doing: str, error: Exception) -> LakeError:
+        return spark_failure(doing, error, self.lake.place.folder)
+
 
 def check_identity(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
     """Refuses a feed that is not the one that the lake has."""
-    for name, value in identity.items():
-        if name in recorded and recorded[name] != value:
+    given = json.loads(json.dumps(dict(identity)))
+    for name, value in recorded.items():
+        if given.get(name) != value:
             raise LakeError(
-                f"The lake mirrors a feed whose {name} is {recorded[name]!r}, not {value!r}",
+                f"The lake mirrors a feed whose {name} is {value!r}, not {given.get(name)!r}",
                 "Give the feed of this lake, or another --lake",
             )
 
 
-def ingest_error(error: PySparkException) -> LakeError:
-    """What went wrong with the query, in a sentence."""
-    text = str(error).strip().splitlines()
+_FULL = re.compile("No space left on device|SQLITE_FULL|disk is full|Disk quota exceeded")
+
+
+def spark_failure(doing: str, error: Exception, folder: str) -> LakeError:
+    """What went wrong within Spark, in a sentence: the first cause, without its stack."""
+    causes = [str(error)]
+    cause = getattr(error, "_cause", None)
+    while cause is not None:
+        causes.append(str(cause))
+        cause = getattr(cause, "_cause", None)
+    if any(_FULL.search(text) for text in causes):
+        return LakeError(
+            f"{doing} failed: no space is left on the disk of the lake {folder!r}, or on that of "
+            "Spark's own files",
+            "Nothing is lost: make room and start the mirror again",
+        )
+    lines = causes[-1].strip().splitlines() or [type(error).__name__]
     return LakeError(
-        f"Reading the feed failed: {text[0] if text else type(error).__name__}",
+        f"{doing} failed: {lines[0].rstrip('.')}",
         "Nothing is lost: mend the cause and start the mirror again",
     )
