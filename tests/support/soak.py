@@ -40,6 +40,8 @@ from tidegate.wire import decode_batch
 from tidegate.workload import Workload, workload
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tidegate.lake.lake import Lake
 
 BOUNDARIES = (
@@ -56,7 +58,7 @@ BOUNDARIES = (
     "recorded",
 )
 PARTITIONS = 3
-LONGEST_RUN = 600.0
+LONGEST_RUN = 1800.0
 """Seconds after which a child that does not end is taken for hanging."""
 _ENDING_SECONDS = 60.0
 _MARK = "TIDEGATE_SOAK"
@@ -148,7 +150,7 @@ class Soak:
     seed: int = 0
     topic: str = "soak"
     max_per_trigger: int = 400
-    max_step_seconds: float = 2.0
+    max_step_seconds: float = 4.0
     passed: set[str] = field(default_factory=set)
     """The boundaries at which a child was killed."""
     ended: list[Ended] = field(default_factory=list)
@@ -167,6 +169,13 @@ class Soak:
     def kills(self) -> int:
         return sum(each.killed for each in self.ended)
 
+    def open(self, spark: SparkSession) -> Lake:
+        """The lake, under the name by which its catalog knows it."""
+        from tidegate.lake.format import LakePlace
+        from tidegate.lake.lake import Lake
+
+        return Lake(spark, LakePlace(str(self.lake), name=self.topic))
+
     def send(self, share: float) -> None:
         """Sends the feed up to this share of its messages."""
         end = round(len(self.feed.messages) * share)
@@ -184,6 +193,7 @@ class Soak:
         """
         command = [sys.executable, "-m", "tests.support.soak", "child", str(self.lake)]
         command += [f"kafka://{self.broker.address}/{self.topic}?{self.feed.query}"]
+        command += ["--catalog", self.topic]
         command += ["--max-per-trigger", str(self.max_per_trigger)]
         command += ["--max-step-seconds", str(self.max_step_seconds)]
         command += ["--kill", ",".join(armed)]
@@ -202,8 +212,9 @@ class Soak:
         hanging = threading.Timer(LONGEST_RUN, child.kill)
         hanging.start()
         try:
-            where = self._listen(child, how)
-            code = child.wait()
+            with child:
+                where = self._listen(child, how)
+            code = child.returncode
         finally:
             hanging.cancel()
             child.kill()
@@ -272,7 +283,8 @@ def mirror_session() -> Iterator[Any]:
 
     settings = {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
+        "-XX:+UseSerialGC",
     }
     spark = session(
         "tidegate-soak", master="local[2]", settings=settings, libraries=("kafka", "iceberg")
@@ -309,7 +321,7 @@ def _child(options: argparse.Namespace) -> None:
 
     with mirror_session() as spark:
         say("session")
-        lake = Lake(spark, LakePlace(options.lake))
+        lake = Lake(spark, LakePlace(options.lake, name=options.catalog))
         frame = changes(spark, options.uri, max_per_trigger=options.max_per_trigger)
         feed = Feed(frame, {"topics": "soak", "uri": options.uri.partition("?")[2]})
         settings = MirrorSettings(max_step_seconds=options.max_step_seconds)
@@ -422,10 +434,8 @@ def _soak(options: argparse.Namespace) -> None:
         assert not last.killed
         leaving = soak.wait_for_the_dead()
         print(f"soak: the last run ended after {last.seconds:.1f} s; comparing", flush=True)
-        from tests.support.lake import new_lake
-
         with mirror_session() as spark:
-            recorded = check(new_lake(spark, soak.lake), soak, instants=options.instants)
+            recorded = check(soak.open(spark), soak, instants=options.instants)
     summary = {
         "kills": soak.kills,
         "runs": len(soak.ended),
@@ -458,10 +468,11 @@ def main() -> None:
     child = commands.add_parser("child", help="mirror; what `run` starts")
     child.add_argument("lake")
     child.add_argument("uri")
+    child.add_argument("--catalog", default="tidegate")
     child.add_argument("--kill", default="")
     child.add_argument("--follow", type=int)
     child.add_argument("--max-per-trigger", type=int, default=400)
-    child.add_argument("--max-step-seconds", type=float, default=2.0)
+    child.add_argument("--max-step-seconds", type=float, default=4.0)
     options = parser.parse_args()
     (_child if options.command == "child" else _soak)(options)
 

@@ -79,6 +79,9 @@ class Checkpoint:
             ends = self.ends()
         except (Py4JJavaError, ValueError) as error:
             raise self._damaged(_sentence(error)) from error
+        starts = self.starts()
+        if last_done >= 0 and not known.last and any(ends[at] > starts.get(at, 0) for at in ends):
+            raise self._damaged("it has read messages that the lake does not have")
         for (topic, partition), last in known.last.items():
             end = ends.get((topic, partition), 0)
             if topic and last >= end:

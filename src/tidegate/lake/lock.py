@@ -25,23 +25,34 @@ ENDING_SECONDS = 120.0
 @contextmanager
 def lake_lock(folder: Path) -> Iterator[None]:
     """Holds the lock of a local lake, or raises LakeError if another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "mirror.lock"
-    with open(path, "a+", encoding="utf-8") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "mirror.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
+            holder = os.pread(lock, 20, 0).decode() or "unknown"
             raise LakeError(
                 f"Another mirror (process {holder}) is at work on the lake {str(folder)!r}",
                 "Stop it first, or give this one a lake of its own",
             ) from None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
+        except OSError as error:
+            raise _unwritable(folder, error) from error
         yield
+    finally:
+        os.close(lock)
+
+
+def _unwritable(folder: Path, error: OSError) -> LakeError:
+    return LakeError(
+        f"The lake {str(folder)!r} cannot be written to: {error.strerror}",
+        "Make room there, or see to its permissions, and start the mirror again",
+    )
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,9 @@ class MirrorRun:
         When `stop` says so it ends after the step that it is in; the next run goes on from there.
         """
         with ExitStack() as stack:
-            mirror = self._open(stack)
-            query = self._start(mirror, None, stack)
+            with self._telling("Opening the lake"):
+                mirror = self._open(stack)
+                query = self._start(mirror, None, stack)
             self._tell("reading")
             while not self._has_ended(query):
                 self._ingested(query)
@@ -103,15 +104,17 @@ class MirrorRun:
             self._tell("applying")
             while not stop() and self._step(mirror):
                 self._tell("applying")
-            mirror.settle()
+            with self._telling("Moving the tables on"):
+                mirror.settle()
             self._tell("done")
         return self.progress
 
     def forever(self, stop: Callable[[], bool] = lambda: False, interval: float = 1.0) -> Progress:
         """Follows the feed until `stop` says so."""
         with ExitStack() as stack:
-            mirror = self._open(stack)
-            query = self._start(mirror, interval, stack)
+            with self._telling("Opening the lake"):
+                mirror = self._open(stack)
+                query = self._start(mirror, interval, stack)
             patience = time.monotonic() + 60
             while not stop():
                 self._check(query)
@@ -126,7 +129,8 @@ class MirrorRun:
                 self._tell("following")
                 if not moved:
                     time.sleep(0.1)
-            mirror.settle()
+            with self._telling("Moving the tables on"):
+                mirror.settle()
         return self.progress
 
     # --- parts ------------------------------------------------------------------------------------
@@ -232,10 +236,8 @@ class MirrorRun:
     def _step(self, mirror: Mirror) -> bool:
         known = [*self.feed.partitions, *self._checkpoint.partitions()]
         started = time.monotonic()
-        try:
+        with self._telling("Moving the tables on"):
             report = mirror.step(known)
-        except (PySparkException, Py4JError) as error:
-            raise self._error("Moving the tables on", error) from error
         progress = self.progress
         progress.resolved_ts = mirror.gate.resolved_ts
         progress.applied_ts = mirror.state.applied_ts
@@ -260,15 +262,13 @@ class MirrorRun:
         self.progress.messages = sum(each.numInputRows for each in query.recentProgress)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
-        try:
+        with self._telling("Reading the feed"):
             return bool(query.awaitTermination(1))
-        except PySparkException as error:
-            raise self._error("Reading the feed", error) from error
 
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()
         if error is not None:
-            raise self._error("Reading the feed", error)
+            raise spark_failure("Reading the feed", error, self.lake.place.folder)
 
     def _tell(self, phase: str) -> None:
         self.progress.phase = phase
@@ -277,8 +277,13 @@ class MirrorRun:
     def _since(self) -> float:
         return time.monotonic() - self._started
 
-    def _error(self, doing: str, error: Exception) -> LakeError:
-        return spark_failure(doing, error, self.lake.place.folder)
+    @contextmanager
+    def _telling(self, doing: str) -> Iterator[None]:
+        """Whatever fails in Spark is told in a sentence."""
+        try:
+            yield
+        except (PySparkException, Py4JError) as error:
+            raise spark_failure(doing, error, self.lake.place.folder) from error
 
 
 def check_identity(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
