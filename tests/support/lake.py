@@ -32,10 +32,9 @@ def fill(lake: Lake, changes: pa.Table) -> None:
 def contents(lake: Lake, at: int | None = None) -> dict[tuple[str, str], Rows]:
     """Every table's rows as texts, columns in order, rows sorted."""
     found = {}
-    for snapshot in lake.snapshots.at(at):
-        texts = lake.texts(*snapshot.name, at)
+    for name, texts in lake.snapshot_texts(at).items():
         rows = [tuple(row) for row in texts.collect()]
-        found[tuple(snapshot.name)] = sorted(rows, key=_key)
+        found[tuple(name)] = sorted(rows, key=_key)
     return found
 
 

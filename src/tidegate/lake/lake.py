@@ -15,7 +15,7 @@ from tidegate.lake.format import LakePlace, open_format
 from tidegate.lake.iceberg import local_folder, recorded_name
 from tidegate.lake.names import quoted
 from tidegate.lake.snapshots import Snapshot, Snapshots
-from tidegate.model import LakeError
+from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_from_datetime
 from tidegate.spark.types import to_text
 
@@ -68,12 +68,20 @@ class Lake:
         `ordered` sorts the rows by their key, or by all columns where there is none.
         """
         rows = self.read(database, table, at)
-        schema = self.snapshots.schemas(_ts(at))
         wanted = Name(database, table).folded
-        told = next(found for name, found in schema.items() if name.folded == wanted)
-        columns = {column.name: column for column in told.columns}
+        schemas = self.snapshots.schemas(_ts(at)).items()
+        told = next(found for name, found in schemas if name.folded == wanted)
         if ordered:
             rows = rows.orderBy(*(quoted(name) for name in told.handle_key() or rows.columns))
+        return self._texts(rows, told)
+
+    def snapshot_texts(self, at: int | datetime | None = None) -> Mapping[Name, DataFrame]:
+        """Every table as of one upstream instant, with the texts of the wire layer."""
+        schemas = self.snapshots.schemas(_ts(at))
+        return {name: self._texts(rows, schemas[name]) for name, rows in self.snapshot(at).items()}
+
+    def _texts(self, rows: DataFrame, schema: TableSchema) -> DataFrame:
+        columns = {column.name: column for column in schema.columns}
         return rows.select(
             *(
                 to_text(columns[name], F.col(quoted(name)), self.zone).alias(name)

@@ -404,12 +404,14 @@ class Mirror:
         there = {table.name for table in state.tables.values() if table.identifier}
         for name in before:
             if name not in there:
-                found.append(Snapshot(state.applied_ts, _now(), name, "", None))
+                found.append(Snapshot(state.applied_ts, _now(), name, "", "", None))
         return found
 
     def _snapshot(self, table: Table) -> Snapshot:
         version = self.lake.tables.version(table.identifier)
-        return Snapshot(self.state.applied_ts, _now(), table.name, table.identifier, version)
+        return Snapshot(
+            self.state.applied_ts, _now(), table.name, table.identifier, table.uid, version
+        )
 
     def stopped(self) -> list[Table]:
         """The tables that are no longer mirrored, with the reason."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,6 +38,7 @@ _COLUMNS = StructType(
         StructField("database", StringType()),
         StructField("table", StringType()),
         StructField("identifier", StringType()),
+        StructField("uid", StringType()),
         StructField("version", LongType()),
         StructField("state", StringType()),
         StructField("tables", StringType()),
@@ -166,6 +167,7 @@ class Snapshot:
     wall: datetime
     name: Name
     identifier: str
+    uid: str
     version: int | None
 
 
@@ -196,10 +198,10 @@ class Snapshots:
         tables = state.tables_json()
         told = None if tables == self._recorded_tables else tables
         rows: list[tuple[Any, ...]] = [
-            (state.step, ts, wall, *each.name, each.identifier, each.version, None, None)
+            (state.step, ts, wall, *each.name, each.identifier, each.uid, each.version, None, None)
             for each in changed
         ]
-        rows.append((state.step, ts, wall, None, None, None, None, state.progress_json(), told))
+        rows.append((state.step, ts, wall, *[None] * 5, state.progress_json(), told))
         self._tables.append_to_log(self.identifier, self._spark.createDataFrame(rows, _COLUMNS))
         self._recorded_tables = tables
 
@@ -253,7 +255,11 @@ class Snapshots:
         return {table.name: table.schema for table in found}
 
     def at(self, ts: int | None = None) -> list[Snapshot]:
-        """The tables at the last instant recorded that is not after `ts`, or now."""
+        """The tables at the last instant recorded that is not after `ts`, or now.
+
+        A table that was renamed since is found by its uid. One that was dropped since is left out:
+        its versions went with it.
+        """
         if ts is not None and ts < self.kept_since():
             first = tso_to_datetime(self.kept_since())
             raise LakeError(
@@ -264,16 +270,23 @@ class Snapshots:
         if ts is not None:
             rows = rows.where(F.col("resolved_ts") <= ts)
         last = rows.groupBy("database", "table").agg(
-            F.max_by(F.struct("resolved_ts", "wall", "identifier", "version"), "step").alias("last")
+            F.max_by(F.struct("resolved_ts", "wall", "identifier", "uid", "version"), "step").alias(
+                "last"
+            )
         )
-        return [
+        found = [
             Snapshot(
                 row["last"]["resolved_ts"],
                 row["last"]["wall"],
                 Name(row["database"], row["table"]),
                 self._tables.here(row["last"]["identifier"]),
+                row["last"]["uid"],
                 row["last"]["version"],
             )
             for row in last.collect()
             if row["last"]["version"] is not None
         ]
+        if ts is None:
+            return found
+        there = {each.uid: each.identifier for each in self._tables.locate()}
+        return [replace(each, identifier=there[each.uid]) for each in found if each.uid in there]
