@@ -127,7 +127,9 @@ class Replay:
             kept.append(table)
         if not kept:
             return
-        for step in steps(pa.concat_tables(kept)):
+        changes = pa.concat_tables(kept)
+        has_marks = pc.any(pc.equal(changes["kind"], "watermark")).as_py()
+        for step in steps(changes, by_arrival=not has_marks):
             self._rows(step.rows)
             if step.ddl is not None:
                 self._statement(step)
