@@ -69,8 +69,9 @@ DAMAGES = {
 
 
 def test_a_damaged_checkpoint_is_seen_and_can_be_removed(spark, soak):
-    soak.send(0.6)
-    mirrored(spark, soak)
+    for part in (0.3, 0.6):  # two batches, so that there is an older copy
+        soak.send(part)
+        mirrored(spark, soak)
     place = soak.lake / "checkpoint"
     sound = soak.folder / "sound"
     shutil.copytree(place, sound)

@@ -201,7 +201,8 @@ class MirrorRun:
         begun = self._checkpoint.is_begun()
         if begun:
             later = {at: last for at, last in known.last.items() if last > floor.last.get(at, -1)}
-            self._checkpoint.check(Offsets(later))
+            # The checkpoint of a capture tells files, not offsets.
+            self._checkpoint.check(Offsets({} if "capture" in self.feed.identity else later))
         if known.last == floor.last or (begun and self._checkpoint.is_done()):
             return floor
         if "capture" in self.feed.identity:
