@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.mirror import Mirror
 from tests.support.playing import REPEATS, RESTARTS, Log, play, quietly
+from tests.support.table_model import state_of
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig, DispatchRule
 from tidegate.feed.gate import Gate
@@ -115,14 +116,7 @@ def changes(name):
 
 @cache
 def truth(name, ts):
-    tables = (source(name).final() if ts is None else source(name).at(ts)).tables
-    return {
-        table: {
-            key: dict(zip(told.schema.column_names, row, strict=True))
-            for key, row in told.rows.items()
-        }
-        for table, told in tables.items()
-    }
+    return state_of(source(name).final() if ts is None else source(name).at(ts))
 
 
 class Feed:

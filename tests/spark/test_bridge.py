@@ -10,6 +10,7 @@ from tests.support.consumed import changes_of, consumed
 from tests.support.corpus import Message
 from tests.support.mirror import Mirror
 from tests.support.spark import fresh
+from tests.support.table_model import state_of
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.gate import Gate
@@ -32,17 +33,6 @@ RULES = '[[sink.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
 @cache
 def orders():
     return workload("orders", rows=ROWS, seed=11, rate=700)
-
-
-def state(truth):
-    """A truth as the model of the tests has its state."""
-    return {
-        name: {
-            key: dict(zip(table.schema.column_names, row, strict=True))
-            for key, row in table.rows.items()
-        }
-        for name, table in truth.tables.items()
-    }
 
 
 def messages(batch):
@@ -83,7 +73,7 @@ def assert_mirrored(kafka, topic, protocol):
     mirror = Mirror(Gate([(topic, partition) for partition in range(PARTITIONS)]))
     mirror.read(pa.Table.from_batches([found]))
     assert mirror.is_done()
-    assert mirror.model.state() == state(orders().final())
+    assert mirror.model.state() == state_of(orders().final())
 
 
 PAIRS = [

@@ -15,6 +15,7 @@ from tests.support.consumed import changes_of, consumed, partition_count
 from tests.support.kafka import free_port
 from tests.support.mirror import Mirror
 from tests.support.spark import fresh
+from tests.support.table_model import state_of
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.ddl import transition
 from tidegate.feed.definition import Charset
@@ -65,17 +66,6 @@ def sent(request, frame, rules, kafka):
     uri = kafka.uri(topic, protocol, partition_num=str(PARTITIONS), **parameters)
     report = publish(frame, uri, changefeed=rules)
     return uri, topic, protocol, report, consumed(kafka, topic)
-
-
-def state(truth):
-    """A truth as the model of the tests has its state."""
-    return {
-        name: {
-            key: dict(zip(table.schema.column_names, row, strict=True))
-            for key, row in table.rows.items()
-        }
-        for name, table in truth.tables.items()
-    }
 
 
 def by_partition(batch):
@@ -166,7 +156,7 @@ def test_a_mirror_of_what_was_sent_is_the_truth(sent):
     mirror = Mirror(Gate([(topic, partition) for partition in range(PARTITIONS)]))
     mirror.read(pa.Table.from_batches([changes_of(messages, protocol)]))
     assert mirror.is_done()
-    assert mirror.model.state() == state(orders().final())
+    assert mirror.model.state() == state_of(orders().final())
     assert (report.messages, report.bad, report.held) == (len(messages), 0, 0)
     assert report.rows >= 1500
 

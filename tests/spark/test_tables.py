@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 from tests.support import corpus
 from tests.support.decoding import PROTOCOLS, offsets
 from tests.support.spark import stream_rows
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.model import Column, ConfigError, SchemaNotSeen, TableSchema
 from tidegate.spark import changes, table
 from tidegate.spark.decoding import Decoding, Reading
 from tidegate.spark.metrics import Tally, TallyCounter
-from tidegate.spark.tables import ROW_KINDS, Typing, schema_from_rows, table_type
+from tidegate.spark.tables import Typing, schema_from_rows, table_type
 from tidegate.spark.types import from_text_array
 from tidegate.wire import ShapeBook, decode_batch, write_capture
 

@@ -15,6 +15,7 @@ from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.tables import Effect, TableBook
 from tidegate.model.schema import ABSENT, Column, TableSchema
 from tidegate.model.types import MySQLType
+from tidegate.workload import Truth
 
 Row = dict[str, str | None]
 Name = tuple[str, str]
@@ -181,6 +182,17 @@ _ACTIONS = {
     ChangeKind.PRUNED: TableModel._prune,
     ChangeKind.UNMIRRORED: TableModel._stop,
 }
+
+
+def state_of(truth: Truth) -> dict[Name, dict[tuple[str | None, ...], Row]]:
+    """What a workload knows to be true, as `TableModel.state` has it."""
+    return {
+        name: {
+            key: dict(zip(table.schema.column_names, row, strict=True))
+            for key, row in table.rows.items()
+        }
+        for name, table in truth.tables.items()
+    }
 
 
 # --- as SELECT shows it ---------------------------------------------------------------------------

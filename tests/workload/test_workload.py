@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.mirror import Mirror
+from tests.support.table_model import state_of
 from tidegate.feed.gate import Gate
 from tidegate.model import ConfigError
 from tidegate.model.tso import physical_ms
@@ -26,17 +27,6 @@ def made(name, rows=3000, seed=1, rate=400):
 @cache
 def sent(name, rows=3000, seed=1, rate=400):
     return pa.Table.from_batches(made(name, rows, seed, rate).batches())
-
-
-def state(truth):
-    """A truth as the model of the tests has its state."""
-    return {
-        name: {
-            key: dict(zip(table.schema.column_names, row, strict=True))
-            for key, row in table.rows.items()
-        }
-        for name, table in truth.tables.items()
-    }
 
 
 class Consumer(Mirror):
@@ -63,7 +53,7 @@ def test_a_consumer_comes_to_the_truth_at_every_watermark_and_in_the_end(name):
 
     def compare(ts, model):
         truth = source.at(ts)
-        assert model.state() == state(truth), ts
+        assert model.state() == state_of(truth), ts
         for table, told in truth.tables.items():
             schema = model.tables[table].schema
             assert schema.columns == told.schema.columns
@@ -78,7 +68,7 @@ def test_a_consumer_comes_to_the_truth_at_every_watermark_and_in_the_end(name):
     assert len(instants) == len(marks) >= 7
     assert marks[-1] == table.num_rows - 1
     assert mirror.is_done()
-    assert mirror.model.state() == state(source.final())
+    assert mirror.model.state() == state_of(source.final())
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -217,7 +207,7 @@ def test_the_foreign_keys_of_orders_hold_after_every_second():
     table = sent("orders")
     marks = table.filter(pc.equal(table["kind"], "watermark"))["commit_ts"].to_pylist()
     for ts in marks:
-        found = state(source.at(ts))
+        found = state_of(source.at(ts))
         shop = {name: list(rows.values()) for (_, name), rows in found.items()}
         customers = {row["id"] for row in shop["customers"]}
         orders = {row["id"] for row in shop["orders"]}

@@ -18,13 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.schema_cache import SchemaCache, SchemaKey
 from tidegate.lake.format import TableFormat
 from tidegate.model import EventFlag
 from tidegate.wire.change import CHANGE_SCHEMA
 
 NAME = "changelog"
-ROW_KINDS = ("insert", "update", "delete")
 PARTIAL = EventFlag.HANDLE_KEY_ONLY | EventFlag.CLAIM_CHECK
 """Set where the rest of a row may be elsewhere: upstream, or in claim-check storage."""
 

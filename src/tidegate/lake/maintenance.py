@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
 
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
-from tidegate.lake.changelog import ROW_KINDS
 from tidegate.lake.format import Position
 from tidegate.lake.lake import Lake
 from tidegate.lake.names import parts_of

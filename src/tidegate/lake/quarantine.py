@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidegate.lake.changelog import ROW_KINDS
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA

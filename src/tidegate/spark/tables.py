@@ -26,13 +26,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import TableBook
 from tidegate.model import Column, ConfigError, SchemaNotSeen, TableSchema
 from tidegate.spark.decoding import Decoding, message_columns, origin
 from tidegate.spark.types import UTC, arrow_type, from_text, from_text_array, spark_schema
 from tidegate.wire import ShapeBook
 
-ROW_KINDS = ("insert", "update", "delete")
 _NAMES = pa.list_(pa.field("element", pa.string()))
 _PLACE = {
     "_op": ("kind", StringType(), pa.string()),
