@@ -14,11 +14,15 @@ from pyspark.sql.window import Window
 
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import OP, Located, TableFormat, origin_of
+from tidegate.lake.latest import LatestChanges
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_COMMIT, RowReader, carried
 from tidegate.lake.upstream_rows import Completion, failure_in
+
+_LARGE = 20_000
+"""Rows of a step from which on it pays to look for the last change of each key while reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Interval:
 
     `cuts` are the commit_ts of the statements: rows of segment n come after n of them. `late` marks
     rows of the last instant that arrived after it was applied; `applied` those that were there in
-    time.
+    time. All others have a commit_ts above `span[0]` and up to `span[1]`; None: not by commit_ts.
     """
 
     rows: Column
@@ -35,6 +39,7 @@ class Interval:
     late: Column
     applied: Column
     order: str = BY_COMMIT
+    span: tuple[int, int] | None = None
 
     def segment(self) -> Column:
         """The number of statements before a row; one at the row's own commit_ts is not."""
@@ -49,6 +54,17 @@ class Interval:
         if last < len(self.cuts):
             inside = inside & (ts <= self.cuts[last])
         return inside
+
+    def span_of(self, first: int, last: int) -> tuple[int, int] | None:
+        """`span` of these segments only."""
+        if self.span is None:
+            return None
+        low, high = self.span
+        if first > 0:
+            low = max(low, self.cuts[first - 1])
+        if last < len(self.cuts):
+            high = min(high, self.cuts[last])
+        return low, high
 
 
 class Applier:
@@ -156,11 +172,26 @@ class Applier:
         if key and step.incomplete:
             self._incomplete_rows(step, reader, changes)
         elif key:
+            latest = self._latest(step, key)
+            changes = changes if latest is None else latest
             order = self._interval.order
             rows = reader.last_of_each_key(changes, key, order, moves=step.moves)
             self._tables.merge(identifier, rows, key, step.position)
         else:
             self._keyless(step, reader.whole_rows(changes))
+
+    def _latest(self, step: Rows, key: Sequence[str]) -> DataFrame | None:
+        """The changes of a large step without most that others supersede, where that can be had."""
+        span = self._interval.span_of(*step.segments)
+        if span is None or step.late or step.count < _LARGE:
+            return None
+        keys = {
+            layout.shape: tuple(layout.names.index(name) for name in key)
+            for layout in step.layouts
+            if set(key) <= set(layout.names)
+        }
+        latest = LatestChanges(keys, *span, moves=step.moves)
+        return self._changelog.latest(*step.name, latest)
 
     def _incomplete_rows(self, step: Rows, reader: RowReader, changes: DataFrame) -> None:
         """Rows of which some have only the key: these are asked for once, before the merge."""

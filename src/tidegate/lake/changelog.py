@@ -16,11 +16,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BooleanType, StructType
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.schema_cache import SchemaCache, SchemaKey
 from tidegate.lake.format import TableFormat
+from tidegate.lake.latest import LatestChanges
 from tidegate.model import EventFlag
 from tidegate.wire.change import CHANGE_SCHEMA
 
@@ -28,16 +29,28 @@ NAME = "changelog"
 PARTIAL = EventFlag.HANDLE_KEY_ONLY | EventFlag.CLAIM_CHECK
 """Set where the rest of a row may be elsewhere: upstream, or in claim-check storage."""
 
+CONTROL = "control"
+"""The column that tells events about the feed from row changes, which are many times as many."""
+
 _NARROW = ["topic", "partition", "offset", "event", "kind", "commit_ts", "database", "table"]
 _NOTHING = -1
 
 
 def columns() -> StructType:
-    """The columns of the changelog: those of a change batch."""
-    schema: StructType = from_arrow_schema(CHANGE_SCHEMA)
+    """The columns of the changelog: those of a change batch, and CONTROL."""
+    schema: StructType = from_arrow_schema(CHANGE_SCHEMA).add(CONTROL, BooleanType())
     for each in schema:
         each.nullable = True
     return schema
+
+
+def as_rows(events: DataFrame) -> DataFrame:
+    """Events of a feed with the columns of the changelog."""
+    made = {
+        "topic": F.coalesce("topic", F.lit("")).alias("topic"),
+        CONTROL: (~F.col("kind").isin(*ROW_KINDS)).alias(CONTROL),
+    }
+    return events.select(*(made.get(each.name, F.col(each.name)) for each in columns()))
 
 
 @dataclass(slots=True)
@@ -110,7 +123,7 @@ class Changelog:
     @classmethod
     def open(cls, tables: TableFormat) -> Changelog:
         """The changelog of a lake; made if it is not there."""
-        return cls(tables, tables.create_log(NAME, columns(), ["database", "table"]))
+        return cls(tables, tables.create_log(NAME, columns(), ["database", "table", CONTROL]))
 
     def now(self) -> Changelog:
         """The changelog as it is now and stays."""
@@ -119,6 +132,14 @@ class Changelog:
     def read(self) -> DataFrame:
         """All of it."""
         return self._tables.read(self.identifier, self.version)
+
+    def add(self, events: DataFrame) -> None:
+        """Adds events, as they were decoded."""
+        self._tables.append_to_log(self.identifier, as_rows(events))
+
+    def _events(self, *, control: bool) -> DataFrame:
+        """Row changes, or all other events: these are in files of their own."""
+        return self.read().where(F.col(CONTROL) == control)
 
     # --- what is new ------------------------------------------------------------------------------
 
@@ -132,12 +153,14 @@ class Changelog:
         wanted = F.col("kind").isin("watermark", "ddl", "error") | (
             (F.col("kind") == "schema") & F.col("shape").isNull()
         )
-        found = self.read().where(known.beyond() & wanted)
+        found = self._events(control=True).where(known.beyond() & wanted)
         return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
 
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""
-        found = self.read().where((F.col("kind") == "ddl") & (F.col("commit_ts") >= ts))
+        found = self._events(control=True).where(
+            (F.col("kind") == "ddl") & (F.col("commit_ts") >= ts)
+        )
         return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
 
     def first_ts(self) -> int:
@@ -149,8 +172,8 @@ class Changelog:
     def waiting(self, ts: int, cache: SchemaCache) -> dict[SchemaKey, int]:
         """How many rows after an instant wait for schemas that the cache does not have."""
         found = (
-            self.read()
-            .where(F.col("kind").isin(*ROW_KINDS) & F.col("schema_version").isNotNull())
+            self._events(control=False)
+            .where(F.col("schema_version").isNotNull())
             .where(F.col("commit_ts") > ts)
             .groupBy("database", "table", "schema_version")
             .count()
@@ -166,7 +189,7 @@ class Changelog:
             & F.col("shape").isin(sorted(shapes))
             for (database, table), shapes in wanted.items()
         ]
-        found = self.read().where(
+        found = self._events(control=True).where(
             (F.col("kind") == "schema") & reduce(Column.__or__, conditions, F.lit(False))
         )
         found = found.groupBy("shape").agg(
@@ -181,8 +204,8 @@ class Changelog:
         """What rows there are, counted by table, kind, shape and segment."""
         keys = ["database", "table", "kind", "shape", "schema_version"]
         found = (
-            self.read()
-            .where(F.col("kind").isin(*ROW_KINDS) & rows)
+            self._events(control=False)
+            .where(rows)
             .groupBy(*keys, segment.alias("segment"), late.alias("late"))
             .agg(
                 F.count("*").alias("rows"),
@@ -194,11 +217,17 @@ class Changelog:
 
     def rows_of(self, database: str, table: str) -> DataFrame:
         """The row changes of one table, by the name it had then."""
-        return self.read().where(
-            (F.col("database") == database)
-            & (F.col("table") == table)
-            & F.col("kind").isin(*ROW_KINDS)
+        return self._events(control=False).where(
+            (F.col("database") == database) & (F.col("table") == table)
         )
+
+    def latest(self, database: str, table: str, latest: LatestChanges) -> DataFrame | None:
+        """The row changes of one table without most that others supersede; None: not to be had."""
+        assert self.version is not None
+        having: dict[str, str | bool] = {"database": database, "table": table, CONTROL: False}
+        ts = (latest.low, latest.high)
+        files = self._tables.log_files(self.identifier, self.version, having, ts)
+        return latest.read(self.read().sparkSession, files) if files else None
 
 
 def _group(row: dict[str, Any]) -> Group:

@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from tidegate.feed.ddl import TableChange
+from tidegate.lake.latest import LogFile
+from tidegate.lake.logfiles import LogWriter
 from tidegate.model import TableSchema
 
 OP = "_op"
@@ -170,6 +172,25 @@ class TableFormat(ABC):
     @abstractmethod
     def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
         """Starts a query that adds what it reads to a log, each row once."""
+
+    def log_writer(self, identifier: str) -> LogWriter | None:
+        """What writes a log's files where events are decoded; None where only Spark can do so."""
+        return None
+
+    def add_files(
+        self, identifier: str, files: Sequence[Row], properties: Mapping[str, str]
+    ) -> None:
+        """Makes files (rows of WRITTEN_TYPE) part of a log and writes properties, in one commit."""
+        raise NotImplementedError(f"{self.name} has no log_writer")
+
+    def log_files(
+        self, identifier: str, version: int, having: Mapping[str, str | bool], ts: tuple[int, int]
+    ) -> list[LogFile] | None:
+        """The files of a log with rows of these values and commit_ts after `ts[0]` up to `ts[1]`.
+
+        None where files cannot be read as they are, but only through Spark.
+        """
+        return None
 
     @abstractmethod
     def properties(self, identifier: str) -> Mapping[str, str]:

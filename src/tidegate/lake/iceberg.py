@@ -7,6 +7,7 @@ schema, properties and an empty snapshot. Rows go through Spark.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import uuid
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import (
@@ -45,6 +47,8 @@ from tidegate.lake.format import (
     TableFormat,
     origin_of,
 )
+from tidegate.lake.latest import LogFile
+from tidegate.lake.logfiles import LogWriter, with_field_ids
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import ConfigError, TableSchema
 from tidegate.spark.types import from_text_array, spark_schema, spark_type
@@ -491,6 +495,68 @@ class IcebergFormat(TableFormat):
 
     def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
         return changes.format("iceberg").toTable(identifier)
+
+    def log_writer(self, identifier: str) -> LogWriter | None:
+        if self._place.catalog is not None:
+            return None  # its files may be where only the catalog's own settings lead
+        table = self._load(identifier)
+        told = json.loads(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
+        folder = Path(table.location(), "data")
+        folder.mkdir(exist_ok=True)
+        columns = to_arrow_schema(self._spark.table(identifier).schema)
+        partition_by = tuple(each.name() for each in table.spec().fields())
+        return LogWriter(str(folder), with_field_ids(columns, told), partition_by)
+
+    def add_files(
+        self, identifier: str, files: Sequence[Row], properties: Mapping[str, str]
+    ) -> None:
+        table = self._load(identifier)
+        spec, iceberg = table.spec(), self._jvm.org.apache.iceberg
+        metrics = iceberg.MetricsConfig.forTable(table)
+        types = [field.type().typeId().toString() for field in spec.partitionType().fields()]
+        transaction = table.newTransaction()
+        append = transaction.newAppend()
+        for file in files:
+            values = iceberg.PartitionData(spec.partitionType())
+            for place, (kind, value) in enumerate(zip(types, file["partition"], strict=True)):
+                values.set(place, value == "true" if kind == "BOOLEAN" and value else value)
+            data = (
+                iceberg.DataFiles.builder(spec)
+                .withPath(file["path"])
+                .withFormat("parquet")
+                .withFileSizeInBytes(file["bytes"])
+                .withPartition(values)
+                .withMetrics(
+                    iceberg.parquet.ParquetUtil.fileMetrics(
+                        table.io().newInputFile(file["path"]), metrics
+                    )
+                )
+            )
+            append = append.appendFile(data.build())
+        append.commit()
+        self._set_properties(transaction, properties)
+        transaction.commitTransaction()
+
+    def log_files(
+        self, identifier: str, version: int, having: Mapping[str, str | bool], ts: tuple[int, int]
+    ) -> list[LogFile] | None:
+        if self._place.catalog is not None:
+            return None
+        expressions = self._jvm.org.apache.iceberg.expressions.Expressions
+        scan = self._load(identifier).newScan().useSnapshot(version)
+        for name, value in having.items():
+            scan = scan.filter(expressions.equal(name, value))
+        scan = scan.filter(expressions.greaterThan("commit_ts", ts[0]))
+        scan = scan.filter(expressions.lessThanOrEqual("commit_ts", ts[1]))
+        with closing(scan.planFiles()) as planned:
+            found, tasks = [], planned.iterator()
+            while tasks.hasNext():
+                task = tasks.next()
+                if not task.deletes().isEmpty():
+                    return None
+                file = task.file()
+                found.append(LogFile(str(file.location()), int(file.fileSizeInBytes())))
+        return found
 
     def properties(self, identifier: str) -> Mapping[str, str]:
         return dict(self._load(identifier).properties())

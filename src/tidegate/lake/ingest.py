@@ -1,18 +1,30 @@
-"""Ingest: a plain streaming query from a feed to the changelog, each event once.
+"""Ingest: a streaming query from a feed to the changelog, each event once.
 
-It restarts by Spark's own checkpoint and knows nothing of tables; the mirror follows behind.
+It restarts by Spark's own checkpoint and knows nothing of tables; the mirror follows behind. Where
+the changelog's folder can be reached from Python, the workers that decode the messages write its
+files too, and a batch is one commit that tells its number; elsewhere Spark's own sink writes.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from tidegate.lake.changelog import Changelog, columns
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tidegate.feed.gate import ROW_KINDS
+from tidegate.lake.changelog import CONTROL, Changelog, as_rows
 from tidegate.lake.format import TableFormat
+from tidegate.lake.logfiles import WRITTEN_TYPE, LogWriter
+from tidegate.spark.decoding import Decoding, Origin, message_columns, origin
 
 QUERY = "tidegate-ingest"
+_BATCH = "tidegate.batch"
 
 
 def start_ingest(
@@ -21,15 +33,82 @@ def start_ingest(
     changes: DataFrame,
     checkpoint: str,
     *,
+    wanted: Column | None = None,
     interval: float | None = None,
 ) -> StreamingQuery:
-    """Starts the query; without an `interval` (seconds) it ends when it has caught up."""
-    named = [F.col(each.name) for each in columns() if each.name != "topic"]
-    topic = F.coalesce("topic", F.lit("")).alias("topic")
-    writer = changes.select(topic, *named).writeStream.outputMode("append").queryName(QUERY)
-    writer = writer.option("checkpointLocation", checkpoint)
-    if interval is None:
-        writer = writer.trigger(availableNow=True)
+    """Starts the query; without an `interval` (seconds) it ends when it has caught up.
+
+    `wanted` is a condition on topic, partition and offset.
+    """
+    found, writer = origin(changes), tables.log_writer(changelog.identifier)
+    if found is None or writer is None:
+        stream = _to_log(changes, wanted)
     else:
-        writer = writer.trigger(processingTime=f"{round(interval * 1000)} milliseconds")
-    return tables.stream_to_log(changelog.identifier, writer)
+        stream = _to_files(tables, changelog, found, writer, wanted, checkpoint)
+    stream = stream.outputMode("append").queryName(QUERY)
+    stream = stream.option("checkpointLocation", checkpoint)
+    if interval is None:
+        stream = stream.trigger(availableNow=True)
+    else:
+        stream = stream.trigger(processingTime=f"{round(interval * 1000)} milliseconds")
+    if found is None or writer is None:
+        return tables.stream_to_log(changelog.identifier, stream)
+    return stream.start()
+
+
+def _to_log(changes: DataFrame, wanted: Column | None) -> DataStreamWriter:
+    """By Spark: events come back from the Python workers, and the table's own sink writes them."""
+    return as_rows(changes if wanted is None else changes.where(wanted)).writeStream
+
+
+def _to_files(
+    tables: TableFormat,
+    changelog: Changelog,
+    found: Origin,
+    writer: LogWriter,
+    wanted: Column | None,
+    checkpoint: str,
+) -> DataStreamWriter:
+    """By the Python workers, which tell the driver what they wrote."""
+    messages = message_columns(found.messages)
+    if wanted is not None:
+        messages = messages.where(wanted)
+    work = _Writing(Decoding(found.reading, found.counter), writer, found.start_ts)
+
+    def add(batch: DataFrame, number: int) -> None:
+        # Spark repeats a batch of which it does not know whether it was done.
+        done = json.loads(tables.properties(changelog.identifier).get(_BATCH, "{}"))
+        if done.get("checkpoint") == _identity(batch) and done["number"] >= number:
+            return
+        files = batch.mapInArrow(work.__call__, WRITTEN_TYPE).collect()
+        told = {"checkpoint": _identity(batch), "number": number}
+        tables.add_files(changelog.identifier, files, {_BATCH: json.dumps(told)})
+
+    return messages.writeStream.foreachBatch(add)
+
+
+def _identity(batch: DataFrame) -> str | None:
+    """The id of the query, which its checkpoint has for good."""
+    return batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """What Spark sends to its Python workers: from batches of messages to files of the log."""
+
+    decoding: Decoding
+    writer: LogWriter
+    start_ts: int | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.writer.write(self._events(changes) for changes in self.decoding(batches))
+
+    def _events(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        kind, ts = changes["kind"], changes["commit_ts"]
+        control = pc.invert(pc.is_in(kind, pa.array(ROW_KINDS)))
+        topics = pc.fill_null(changes["topic"], "")
+        changes = changes.set_column(0, "topic", topics).append_column(CONTROL, control)
+        if self.start_ts is None:
+            return changes
+        timeless = pc.or_(pc.is_null(ts), pc.is_in(kind, pa.array(["schema", "error"])))
+        return changes.filter(pc.or_(timeless, pc.fill_null(pc.greater(ts, self.start_ts), False)))

@@ -242,7 +242,8 @@ class Mirror:
         ]
         late = (ts == applied) & beyond & ~_any(closed)
         rows = ((ts > applied) & (ts <= target)) | late
-        return Interval(rows, cuts, ts == applied, (ts == applied) & ~beyond, BY_COMMIT)
+        in_time = (ts == applied) & ~beyond
+        return Interval(rows, cuts, ts == applied, in_time, BY_COMMIT, (applied, target))
 
     # --- shapes and schemas -----------------------------------------------------------------------
 

@@ -153,8 +153,7 @@ class Quarantine:
 
     def _append(self, events: pa.Table) -> None:
         if events.num_rows:
-            rows = self._lake.spark.createDataFrame(events)
-            self._lake.tables.append_to_log(self._lake.changelog.identifier, rows)
+            self._lake.changelog.add(self._lake.spark.createDataFrame(events))
 
     def _settle(self, places: Sequence[Place]) -> None:
         wall = datetime.now(UTC)

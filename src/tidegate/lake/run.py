@@ -176,14 +176,12 @@ class MirrorRun:
 
     def _start(self, mirror: Mirror, interval: float | None, stack: ExitStack) -> StreamingQuery:
         floor = self._floor(mirror)
-        changes = self.feed.changes
-        if floor.last:
-            changes = changes.where(floor.beyond())
         query = ingest.start_ingest(
             self.lake.tables,
             self.lake.changelog,
-            changes,
+            self.feed.changes,
             self._checkpoint.folder,
+            wanted=floor.beyond() if floor.last else None,
             interval=interval,
         )
         stack.callback(query.stop)

@@ -30,6 +30,16 @@ SNIFFED_MESSAGES = 1000
 CLOCK_MARGIN_MS = 60_000
 """How far Kafka's timestamps may lag behind TiDB's clock before `start_ts` could miss a message."""
 
+MAX_PER_TASK = 50_000
+"""Messages of a task: with a task a partition of the topic, cores would wait for the largest."""
+
+_FETCHING = {
+    # A consumer asks anew for each fetch, and for 500 messages of 1 MiB at most unless told.
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+
 _NAME_PART = "[A-Za-z0-9._-]*"
 _PLACEHOLDER = re.compile(r"\{(?:schema|table)\}")
 
@@ -190,6 +200,8 @@ def _from_kafka(
         **feed.kafka_options(),
         **topic_options(feed),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
+        "maxRecordsPerPartition": str(MAX_PER_TASK),
+        **_FETCHING,
     }
     if start_ts is None:
         chosen["startingOffsets"] = _offsets("starting", starting)

@@ -59,11 +59,12 @@ def _keys(batch: pa.RecordBatch) -> dict[int, list[int]]:
 
 def _differs(batch: pa.RecordBatch, rows: pa.Array, place: int) -> pa.Array:
     """Whether the old value is there and is another one; a key is never NULL."""
-    old, new = (_values(batch[side], rows, place) for side in ("before", "after"))
+    old, new = (values_at(batch[side], rows, place) for side in ("before", "after"))
     return pc.fill_null(pc.not_equal(old, new), False)
 
 
-def _values(lists: pa.ListArray, rows: pa.Array, place: int) -> pa.Array:
+def values_at(lists: pa.ListArray, rows: pa.Array, place: int) -> pa.Array:
+    """The value at one place of the lists at these rows; NULL where there is no list."""
     starts = lists.offsets.take(rows)
     there = pc.is_valid(lists).take(rows)
     places = pc.if_else(there, pc.add(starts, pa.scalar(place, pa.int32())), None)
