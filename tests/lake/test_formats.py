@@ -15,6 +15,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from tidegate.feed.ddl import TableChange, transition
 from tidegate.lake.conversion import carried
 from tidegate.lake.format import OP, LakePlace, Position, TableFormat, open_format, origin_of
+from tidegate.lake.logfiles import rows_of
 from tidegate.model import TableSchema
 from tidegate.spark.types import spark_schema
 
@@ -302,12 +303,12 @@ def test_upkeep_keeps_rows_and_position(table: Table) -> None:
     assert table.column("name")[0] == "after"
 
 
-def test_a_log_grows_and_holds_texts_beside_it(spark: SparkSession, tables: TableFormat) -> None:
+def test_a_log_grows_and_holds_texts_beside_it(tables: TableFormat) -> None:
     kind = StructType([StructField("part", StringType()), StructField("n", IntegerType())])
     log = tables.create_log("notes", kind, ["part"])
-    tables.append_to_log(log, spark.createDataFrame([("a", 1), ("b", 2)], kind))
+    tables.append_to_log(log, rows_of(kind, [("a", 1), ("b", 2)]))
     assert tables.create_log("notes", kind, ["part"]) == log
-    tables.append_to_log(log, spark.createDataFrame([("a", 3)], kind))
+    tables.append_to_log(log, rows_of(kind, [("a", 3)]))
     tables.set_properties(log, {"tidegate.note": "it's"})
     tables.set_properties(log, {"tidegate.other": "值"})
     told = tables.properties(log)

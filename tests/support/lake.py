@@ -25,8 +25,7 @@ def new_lake(spark: SparkSession, folder: Path, format_name: str = "iceberg") ->
 def fill(lake: Lake, changes: pa.Table) -> None:
     """Adds decoded events to the changelog, as ingest does."""
     topic = pa.array([""] * changes.num_rows)
-    changes = changes.set_column(changes.column_names.index("topic"), "topic", topic)
-    lake.tables.append_to_log(lake.changelog.identifier, lake.spark.createDataFrame(changes))
+    lake.changelog.add(changes.set_column(changes.column_names.index("topic"), "topic", topic))
 
 
 def contents(lake: Lake, at: int | None = None) -> dict[tuple[str, str], Rows]:

@@ -4,67 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from tidegate.lake.changelog import Changelog
+from tidegate.lake.changelog import Changelog, of_table
 from tidegate.lake.format import OP, Located, TableFormat, origin_of
+from tidegate.lake.interval import Interval
 from tidegate.lake.latest import LatestChanges
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import BY_COMMIT, RowReader, carried
+from tidegate.lake.rows import RowReader, carried
 from tidegate.lake.upstream_rows import Completion, failure_in
 
-_LARGE = 20_000
-"""Rows of a step from which on it pays to look for the last change of each key while reading."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Which rows of the changelog a step of the mirror takes, and in what order.
-
-    `cuts` are the commit_ts of the statements: rows of segment n come after n of them. `late` marks
-    rows of the last instant that arrived after it was applied; `applied` those that were there in
-    time. All others have a commit_ts above `span[0]` and up to `span[1]`; None: not by commit_ts.
-    """
-
-    rows: Column
-    cuts: tuple[int, ...]
-    late: Column
-    applied: Column
-    order: str = BY_COMMIT
-    span: tuple[int, int] | None = None
-
-    def segment(self) -> Column:
-        """The number of statements before a row; one at the row's own commit_ts is not."""
-        passed = [(F.col("commit_ts") > cut).cast("int") for cut in self.cuts]
-        return reduce(Column.__add__, passed, F.lit(0))
-
-    def within(self, first: int, last: int) -> Column:
-        """Whether a row is in one of these segments; as ranges, which files' statistics answer."""
-        ts, inside = F.col("commit_ts"), F.lit(True)
-        if first > 0:
-            inside = inside & (ts > self.cuts[first - 1])
-        if last < len(self.cuts):
-            inside = inside & (ts <= self.cuts[last])
-        return inside
-
-    def span_of(self, first: int, last: int) -> tuple[int, int] | None:
-        """`span` of these segments only."""
-        if self.span is None:
-            return None
-        low, high = self.span
-        if first > 0:
-            low = max(low, self.cuts[first - 1])
-        if last < len(self.cuts):
-            high = min(high, self.cuts[last])
-        return low, high
+_FEW = 20_000
+"""Rows of a step up to which they are read without a job of Spark's."""
 
 
 class Applier:
@@ -163,35 +122,41 @@ class Applier:
     # --- rows -------------------------------------------------------------------------------------
 
     def _rows(self, step: Rows) -> None:
-        changes = self._changelog.rows_of(*step.name).where(self._interval.rows)
-        changes = changes.where(self._interval.within(*step.segments))
+        within = self._interval.within(*step.segments)
+        changes = self._changelog.rows_of(*step.name).where(within.spark())
         if step.late:
             changes = self._without_applied(step, changes)
         reader = RowReader(step.schema, step.layouts, self._zone)
-        identifier, key = step.table.identifier, step.schema.handle_key()
+        key = step.schema.handle_key()
         if key and step.incomplete:
             self._incomplete_rows(step, reader, changes)
         elif key:
-            latest = self._latest(step, key)
-            changes = changes if latest is None else latest
-            order = self._interval.order
-            rows = reader.last_of_each_key(changes, key, order, moves=step.moves)
-            self._tables.merge(identifier, rows, key, step.position)
+            rows = self._last_rows(step, reader, changes, key)
+            self._tables.merge(step.table.identifier, rows, key, step.position)
         else:
             self._keyless(step, reader.whole_rows(changes))
 
-    def _latest(self, step: Rows, key: Sequence[str]) -> DataFrame | None:
-        """The changes of a large step without most that others supersede, where that can be had."""
-        span = self._interval.span_of(*step.segments)
-        if span is None or step.late or step.count < _LARGE:
-            return None
+    def _last_rows(
+        self, step: Rows, reader: RowReader, changes: DataFrame, key: Sequence[str]
+    ) -> DataFrame | pa.Table:
+        """What each key has in the end: by Spark alone, or by Arrow where that can read the files.
+
+        Then few rows are found right here, and of many rows most are dropped as they are read.
+        """
+        order, moves = self._interval.order, step.moves
         keys = {
             layout.shape: tuple(layout.names.index(name) for name in key)
             for layout in step.layouts
             if set(key) <= set(layout.names)
         }
-        latest = LatestChanges(keys, *span, moves=step.moves)
-        return self._changelog.latest(*step.name, latest)
+        within = of_table(*step.name) & self._interval.within(*step.segments)
+        files = None if step.late else self._changelog.files(within)
+        if files is not None:
+            latest = LatestChanges(keys, within, order, moves)
+            if step.count <= _FEW:
+                return reader.last_rows(latest.read_here(files), key, order, moves=moves)
+            changes = latest.read(changes.sparkSession, files)
+        return reader.last_of_each_key(changes, key, order, moves=moves)
 
     def _incomplete_rows(self, step: Rows, reader: RowReader, changes: DataFrame) -> None:
         """Rows of which some have only the key: these are asked for once, before the merge."""
@@ -216,10 +181,10 @@ class Applier:
     def _without_applied(self, step: Rows, changes: DataFrame) -> DataFrame:
         """Without the late rows that are but copies of what was applied in time."""
         content = ["commit_ts", "kind", "after", "before"]
-        applied = self._changelog.rows_of(*step.name).where(self._interval.applied)
+        applied = self._changelog.rows_of(*step.name).where(self._interval.applied.spark())
         copies = applied.select(*content).distinct()
-        on_time = changes.where(~self._interval.late)
-        late = changes.where(self._interval.late)
+        on_time = changes.where(~self._interval.late.spark())
+        late = changes.where(self._interval.late.spark())
         matches = [late[name].eqNullSafe(copies[name]) for name in content]
         return on_time.unionAll(late.join(copies, matches, "left_anti"))
 

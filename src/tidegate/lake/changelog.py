@@ -7,21 +7,23 @@ apart from all of them. Everything the mirror knows it has read from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import reduce
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, StructType
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.schema_cache import SchemaCache, SchemaKey
+from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, is_null, some
 from tidegate.lake.format import TableFormat
-from tidegate.lake.latest import LatestChanges
+from tidegate.lake.interval import Interval
+from tidegate.lake.logfiles import LogFile, read_files
 from tidegate.model import EventFlag
 from tidegate.wire.change import CHANGE_SCHEMA
 
@@ -32,8 +34,15 @@ PARTIAL = EventFlag.HANDLE_KEY_ONLY | EventFlag.CLAIM_CHECK
 CONTROL = "control"
 """The column that tells events about the feed from row changes, which are many times as many."""
 
-_NARROW = ["topic", "partition", "offset", "event", "kind", "commit_ts", "database", "table"]
+OF_ROWS = equal(CONTROL, False)
+"""Inserts, updates and deletes."""
+_OF_CONTROL = equal(CONTROL, True)
+
+_PLACE = ["topic", "partition", "offset", "event"]
+_NARROW = [*_PLACE, "kind", "commit_ts", "database", "table"]
+_TOLD = [*_NARROW, "shape", "schema_version", "ddl", "schema", "error"]
 _NOTHING = -1
+_SCHEMA = pa.schema([*CHANGE_SCHEMA, (CONTROL, pa.bool_())])
 
 
 def columns() -> StructType:
@@ -44,13 +53,12 @@ def columns() -> StructType:
     return schema
 
 
-def as_rows(events: DataFrame) -> DataFrame:
+def as_rows(events: pa.Table) -> pa.Table:
     """Events of a feed with the columns of the changelog."""
-    made = {
-        "topic": F.coalesce("topic", F.lit("")).alias("topic"),
-        CONTROL: (~F.col("kind").isin(*ROW_KINDS)).alias(CONTROL),
-    }
-    return events.select(*(made.get(each.name, F.col(each.name)) for each in columns()))
+    topic = pc.fill_null(events["topic"], "")
+    control = pc.invert(pc.is_in(events["kind"], pa.array(ROW_KINDS)))
+    events = events.set_column(events.schema.get_field_index("topic"), "topic", topic)
+    return events.append_column(CONTROL, control)
 
 
 @dataclass(slots=True)
@@ -59,23 +67,21 @@ class Offsets:
 
     last: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def beyond(self) -> Column:
+    def beyond(self) -> Condition:
         """Whether an event came after these; made of ranges, which the files' statistics answer."""
+        if not self.last:
+            return ALWAYS
         topics = sorted({topic for topic, _ in self.last})
-        parts = [~F.col("topic").isin(topics)] if len(topics) != 1 else []
+        parts = [~some(*(equal("topic", topic) for topic in topics))]
         for topic in topics:
             known = {partition: at for (of, partition), at in self.last.items() if of == topic}
-            here = F.col("topic") == topic if len(topics) > 1 else F.lit(True)
-            parts.append(here & (F.col("partition") > max(known)))
-            parts += [
-                here
-                & (F.col("partition") == partition)
-                & (F.col("offset") > known.get(partition, _NOTHING))
+            later = [
+                equal("partition", partition) & above("offset", known.get(partition, _NOTHING))
                 for partition in range(max(known) + 1)
             ]
-        if len(topics) == 1:
-            parts.append(F.col("topic") != topics[0])
-        return reduce(Column.__or__, parts, F.lit(not self.last))
+            here = equal("topic", topic)
+            parts.append(here & some(above("partition", max(known)), *later))
+        return some(*parts)
 
     def advanced(self, seen: Mapping[tuple[str, int], int]) -> Offsets:
         """These and what was seen since."""
@@ -123,7 +129,8 @@ class Changelog:
     @classmethod
     def open(cls, tables: TableFormat) -> Changelog:
         """The changelog of a lake; made if it is not there."""
-        return cls(tables, tables.create_log(NAME, columns(), ["database", "table", CONTROL]))
+        partition_by = ["database", "table", CONTROL]
+        return cls(tables, tables.create_log(NAME, columns(), partition_by, bounded=["topic"]))
 
     def now(self) -> Changelog:
         """The changelog as it is now and stays."""
@@ -133,35 +140,60 @@ class Changelog:
         """All of it."""
         return self._tables.read(self.identifier, self.version)
 
-    def add(self, events: DataFrame) -> None:
+    def add(self, events: pa.Table) -> None:
         """Adds events, as they were decoded."""
         self._tables.append_to_log(self.identifier, as_rows(events))
 
-    def _events(self, *, control: bool) -> DataFrame:
-        """Row changes, or all other events: these are in files of their own."""
-        return self.read().where(F.col(CONTROL) == control)
+    def _batches(
+        self, condition: Condition, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Some columns of the events that meet a condition, read by Arrow and not by Spark.
+
+        None where files cannot be read as they are.
+        """
+        files = self.files(condition)
+        return None if files is None else read_files(files, condition, columns)
+
+    def _table(self, condition: Condition, columns: Sequence[str]) -> pa.Table:
+        """The same for few events, in the order of their arrival."""
+        batches = self._batches(condition, columns)
+        if batches is None:
+            found = self.read().where(condition.spark()).select(*columns).toArrow()
+        else:
+            schema = pa.schema([_SCHEMA.field(name) for name in columns])
+            found = pa.Table.from_batches((each.cast(schema) for each in batches), schema)
+        order = [name for name in _PLACE if name in columns]
+        table: pa.Table = found.sort_by([(name, "ascending") for name in order])
+        return table
 
     # --- what is new ------------------------------------------------------------------------------
 
     def offsets_beyond(self, known: Offsets) -> dict[tuple[str, int], int]:
         """The last offset of every partition that has anything new."""
-        found = self.read().where(known.beyond()).groupBy("topic", "partition").agg(F.max("offset"))
-        return {(topic, partition): offset for topic, partition, offset in found.collect()}
+        batches = self._batches(known.beyond(), ["topic", "partition", "offset"])
+        if batches is None:
+            rows = self.read().where(known.beyond().spark())
+            found = rows.groupBy("topic", "partition").agg(F.max("offset")).collect()
+            return {(topic, partition): offset for topic, partition, offset in found}
+        last: dict[tuple[str, int], int] = {}
+        for batch in batches:
+            grouped = pa.Table.from_batches([batch]).group_by(["topic", "partition"])
+            for row in grouped.aggregate([("offset", "max")]).to_pylist():
+                at = row["topic"], row["partition"]
+                last[at] = max(row["offset_max"], last.get(at, _NOTHING))
+        return last
 
     def control_events(self, known: Offsets) -> pa.Table:
         """New watermarks, statements, table schemas and bad messages, in the order of arrival."""
-        wanted = F.col("kind").isin("watermark", "ddl", "error") | (
-            (F.col("kind") == "schema") & F.col("shape").isNull()
-        )
-        found = self._events(control=True).where(known.beyond() & wanted)
-        return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
+        kinds = [equal("kind", kind) for kind in ("watermark", "ddl", "error")]
+        of_table = equal("kind", "schema") & is_null("shape")
+        return self._table(every(_OF_CONTROL, known.beyond(), some(*kinds, of_table)), _TOLD)
 
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""
-        found = self._events(control=True).where(
-            (F.col("kind") == "ddl") & (F.col("commit_ts") >= ts)
+        return self._table(
+            every(_OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), _TOLD
         )
-        return _arrow(found.select(*_NARROW, "shape", "schema_version", "ddl", "schema", "error"))
 
     def first_ts(self) -> int:
         """The commit_ts of the first change."""
@@ -171,71 +203,111 @@ class Changelog:
 
     def waiting(self, ts: int, cache: SchemaCache) -> dict[SchemaKey, int]:
         """How many rows after an instant wait for schemas that the cache does not have."""
-        found = (
-            self._events(control=False)
-            .where(F.col("schema_version").isNotNull())
-            .where(F.col("commit_ts") > ts)
-            .groupBy("database", "table", "schema_version")
-            .count()
-        )
-        keys = {SchemaKey(*row[:3]): row[3] for row in found.collect()}
-        return {key: rows for key, rows in keys.items() if cache.schema(*key) is None}
+        found: dict[SchemaKey, int] = {}
+        for group in self.groups(Interval(OF_ROWS & above("commit_ts", ts))):
+            if group.schema_version is not None:
+                key = SchemaKey(group.database, group.table, group.schema_version)
+                found[key] = found.get(key, 0) + group.rows
+        return {key: rows for key, rows in found.items() if cache.schema(*key) is None}
 
     def shapes(self, wanted: Mapping[tuple[str, str], set[int]]) -> pa.Table:
         """The schema events of shapes by their tables, each once or more."""
-        conditions = [
-            (F.col("database") == database)
-            & (F.col("table") == table)
-            & F.col("shape").isin(sorted(shapes))
+        tables = [
+            every(
+                equal("database", database),
+                equal("table", table),
+                some(*(equal("shape", shape) for shape in sorted(shapes))),
+            )
             for (database, table), shapes in wanted.items()
         ]
-        found = self._events(control=True).where(
-            (F.col("kind") == "schema") & reduce(Column.__or__, conditions, F.lit(False))
+        condition = every(_OF_CONTROL, equal("kind", "schema"), some(*tables))
+        columns = ["shape", "database", "table", "schema"]
+        batches = self._batches(condition, columns)
+        if batches is None:
+            rows = self.read().where(condition.spark()).groupBy("shape")
+            first = (F.first(name).alias(name) for name in columns[1:])
+            table: pa.Table = rows.agg(*first).select(*columns).toArrow()
+            return table
+        seen: dict[int, dict[str, Any]] = {}
+        for batch in batches:
+            for row in batch.to_pylist():
+                seen.setdefault(row["shape"], row)
+        return pa.Table.from_pylist(
+            list(seen.values()), pa.schema([_SCHEMA.field(name) for name in columns])
         )
-        found = found.groupBy("shape").agg(
-            *(F.first(name).alias(name) for name in ("database", "table", "schema"))
-        )
-        table: pa.Table = found.select("shape", "database", "table", "schema").toArrow()
-        return table
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def groups(self, rows: Column, segment: Column, late: Column) -> list[Group]:
+    def groups(self, interval: Interval) -> list[Group]:
         """What rows there are, counted by table, kind, shape and segment."""
         keys = ["database", "table", "kind", "shape", "schema_version"]
+        batches = self._batches(interval.rows, [*keys, "commit_ts", "flags"])
+        if batches is not None:
+            return _joined(each for batch in batches for each in _grouped(batch, keys, interval))
         found = (
-            self._events(control=False)
-            .where(rows)
-            .groupBy(*keys, segment.alias("segment"), late.alias("late"))
-            .agg(
-                F.count("*").alias("rows"),
-                F.min("commit_ts").alias("first_ts"),
-                F.bit_or("flags").alias("flags"),
+            self.read()
+            .where(interval.rows.spark())
+            .groupBy(
+                *keys,
+                interval.segment().alias("segment"),
+                interval.late.spark().alias("late"),
+                "flags",
             )
+            .agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
         )
-        return [_group(row.asDict()) for row in found.collect()]
+        return _joined(row.asDict() for row in found.collect())
 
     def rows_of(self, database: str, table: str) -> DataFrame:
         """The row changes of one table, by the name it had then."""
-        return self._events(control=False).where(
-            (F.col("database") == database) & (F.col("table") == table)
-        )
+        return self.read().where(of_table(database, table).spark())
 
-    def latest(self, database: str, table: str, latest: LatestChanges) -> DataFrame | None:
-        """The row changes of one table without most that others supersede; None: not to be had."""
-        assert self.version is not None
-        having: dict[str, str | bool] = {"database": database, "table": table, CONTROL: False}
-        ts = (latest.low, latest.high)
-        files = self._tables.log_files(self.identifier, self.version, having, ts)
-        return latest.read(self.read().sparkSession, files) if files else None
+    def files(self, condition: Condition) -> list[LogFile] | None:
+        """The files that may have such events; None where they cannot be read as they are."""
+        if self.version is None:
+            return None
+        return self._tables.log_files(self.identifier, self.version, condition)
 
 
-def _group(row: dict[str, Any]) -> Group:
-    flags = row.pop("flags") or 0
-    return Group(**row, moved=bool(flags & EventFlag.MOVED), partial=int(flags & PARTIAL))
+def of_table(database: str, table: str) -> Condition:
+    """Row changes of one table."""
+    return every(OF_ROWS, equal("database", database), equal("table", table))
 
 
-def _arrow(found: DataFrame) -> pa.Table:
-    table: pa.Table = found.toArrow()
-    order = [(name, "ascending") for name in ("topic", "partition", "offset", "event")]
-    return table.sort_by(order)
+def _grouped(
+    batch: pa.RecordBatch, keys: list[str], interval: Interval
+) -> Iterator[dict[str, Any]]:
+    """What rows a batch has, as `groups` counts them."""
+    ts, size = batch["commit_ts"], batch.num_rows
+    segment = pa.repeat(pa.scalar(0, pa.int64()), size)
+    for cut in interval.cuts:
+        segment = pc.add(segment, pc.greater(ts, cut).cast(pa.int64()))
+    late = pa.repeat(False, size)
+    if interval.late_ts is not None:
+        late = pc.equal(ts, interval.late_ts)
+    table = pa.Table.from_batches([batch])
+    table = table.append_column("segment", segment).append_column("late", late)
+    grouped = table.group_by([*keys, "segment", "late", "flags"])
+    counted = grouped.aggregate([([], "count_all"), ("commit_ts", "min")])
+    for row in counted.to_pylist():
+        row["rows"], row["first_ts"] = row.pop("count_all"), row.pop("commit_ts_min")
+        yield row
+
+
+def _joined(rows: Iterable[dict[str, Any]]) -> list[Group]:
+    """Groups of rows of which some differ in their flags only, or were counted in parts."""
+    found: dict[Group, Group] = {}
+    for row in rows:
+        flags = row.pop("flags") or 0
+        group = Group(**row, moved=bool(flags & EventFlag.MOVED), partial=int(flags & PARTIAL))
+        key = replace(group, rows=0, first_ts=0, moved=False, partial=0)
+        known = found.get(key)
+        if known is not None:
+            group = replace(
+                group,
+                rows=group.rows + known.rows,
+                first_ts=min(group.first_ts, known.first_ts),
+                moved=group.moved or known.moved,
+                partial=group.partial | known.partial,
+            )
+        found[key] = group
+    return list(found.values())

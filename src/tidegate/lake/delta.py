@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -276,8 +277,14 @@ class DeltaFormat(TableFormat):
         self._ensure(identifier, position)
 
     def merge(
-        self, identifier: str, changes: DataFrame, key: Sequence[str], position: Position
+        self,
+        identifier: str,
+        changes: DataFrame | pa.Table,
+        key: Sequence[str],
+        position: Position,
     ) -> None:
+        if isinstance(changes, pa.Table):
+            changes = self._spark.createDataFrame(changes)
         matched = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
         columns = [quoted(name) for name in changes.columns if name != OP]
         assigned = ", ".join(f"{column} = s.{column}" for column in columns)
@@ -384,7 +391,13 @@ class DeltaFormat(TableFormat):
                 found.append(Located(identifier, self.uid(identifier), origin, position))
         return found
 
-    def create_log(self, name: str, columns: StructType, partition_by: Sequence[str] = ()) -> str:
+    def create_log(
+        self,
+        name: str,
+        columns: StructType,
+        partition_by: Sequence[str] = (),
+        bounded: Sequence[str] = (),
+    ) -> str:
         folder = self._tables / (self._place.prefix + OWN_DATABASE) / name
         identifier = self._identifier(folder)
         if not self._exists(identifier):
@@ -395,8 +408,9 @@ class DeltaFormat(TableFormat):
             writer.create()
         return identifier
 
-    def append_to_log(self, identifier: str, rows: DataFrame) -> None:
-        rows.write.format("delta").mode("append").save(str(self._folder(identifier)))
+    def append_to_log(self, identifier: str, rows: pa.Table) -> None:
+        frame = self._spark.createDataFrame(rows)
+        frame.write.format("delta").mode("append").save(str(self._folder(identifier)))
 
     def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
         return changes.format("delta").start(str(self._folder(identifier)))

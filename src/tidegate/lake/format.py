@@ -10,14 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from tidegate.feed.ddl import TableChange
-from tidegate.lake.latest import LogFile
-from tidegate.lake.logfiles import LogWriter
+from tidegate.lake.conditions import Condition
+from tidegate.lake.logfiles import LogFile, LogWriter
 from tidegate.model import TableSchema
 
 OP = "_op"
@@ -108,9 +109,16 @@ class TableFormat(ABC):
 
     @abstractmethod
     def merge(
-        self, identifier: str, changes: DataFrame, key: Sequence[str], position: Position
+        self,
+        identifier: str,
+        changes: DataFrame | pa.Table,
+        key: Sequence[str],
+        position: Position,
     ) -> None:
-        """Puts and removes rows by key: `changes` has the table's columns and OP, a key once."""
+        """Puts and removes rows by key: `changes` has the table's columns and OP, a key once.
+
+        Few changes may come as an Arrow table.
+        """
 
     @abstractmethod
     def append(self, identifier: str, rows: DataFrame, position: Position) -> None:
@@ -162,12 +170,21 @@ class TableFormat(ABC):
         """Every mirrored table that is there."""
 
     @abstractmethod
-    def create_log(self, name: str, columns: StructType, partition_by: Sequence[str] = ()) -> str:
-        """A table of the lake's own that only grows; its identifier. Kept if it is there."""
+    def create_log(
+        self,
+        name: str,
+        columns: StructType,
+        partition_by: Sequence[str] = (),
+        bounded: Sequence[str] = (),
+    ) -> str:
+        """A table of the lake's own that only grows; its identifier. Kept if it is there.
+
+        Every file tells the least and greatest of its numbers, and of the columns `bounded`.
+        """
 
     @abstractmethod
-    def append_to_log(self, identifier: str, rows: DataFrame) -> None:
-        """Adds rows to a log."""
+    def append_to_log(self, identifier: str, rows: pa.Table) -> None:
+        """Adds rows to a log, in one commit."""
 
     @abstractmethod
     def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
@@ -184,9 +201,9 @@ class TableFormat(ABC):
         raise NotImplementedError(f"{self.name} has no log_writer")
 
     def log_files(
-        self, identifier: str, version: int, having: Mapping[str, str | bool], ts: tuple[int, int]
+        self, identifier: str, version: int, condition: Condition
     ) -> list[LogFile] | None:
-        """The files of a log with rows of these values and commit_ts after `ts[0]` up to `ts[1]`.
+        """The files of a log that may have rows which meet a condition.
 
         None where files cannot be read as they are, but only through Spark.
         """

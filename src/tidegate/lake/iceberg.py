@@ -32,11 +32,11 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    StringType,
     StructType,
 )
 
 from tidegate.feed.ddl import TableChange
+from tidegate.lake.conditions import Condition
 from tidegate.lake.conversion import ColumnPlan, carried, plan
 from tidegate.lake.format import (
     OP,
@@ -47,8 +47,7 @@ from tidegate.lake.format import (
     TableFormat,
     origin_of,
 )
-from tidegate.lake.latest import LogFile
-from tidegate.lake.logfiles import LogWriter, with_field_ids
+from tidegate.lake.logfiles import LogFile, LogWriter, with_field_ids
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import ConfigError, TableSchema
 from tidegate.spark.types import from_text_array, spark_schema, spark_type
@@ -148,6 +147,7 @@ class IcebergFormat(TableFormat):
         self._spark = spark
         self._place = place
         self._making_namespaces = threading.Lock()
+        self._log_writers: dict[str, LogWriter] = {}
         self._catalog_name = place.catalog or place.name
         if place.catalog is None:
             local_folder(place.folder).mkdir(parents=True, exist_ok=True)
@@ -358,20 +358,27 @@ class IcebergFormat(TableFormat):
         self._ensure(identifier, position)
 
     def merge(
-        self, identifier: str, changes: DataFrame, key: Sequence[str], position: Position
+        self,
+        identifier: str,
+        changes: DataFrame | pa.Table,
+        key: Sequence[str],
+        position: Position,
     ) -> None:
-        table = self._load(identifier)
+        bounds = None
+        own = isinstance(changes, DataFrame) and not changes.is_cached
+        if isinstance(changes, pa.Table):
+            bounds = _Bounds.of_few(changes, key)
+            changes = self._spark.createDataFrame(changes)
         names = [name for name in changes.columns if name != OP]
-        if self._is_empty(table):
+        if self._is_empty(self._load(identifier)):
             put = changes.where(F.col(OP) == "u").select(*(quoted(name) for name in names))
             self.append(identifier, put, position)
             return
-        own = not changes.is_cached
-        if own:
-            changes = changes.persist()
         view = f"tidegate_changes_{uuid.uuid4().hex}"
         try:
-            bounds = _Bounds.of(changes, key)
+            if own:
+                changes = changes.persist()
+            bounds = bounds or _Bounds.of(changes, key)
             if bounds is not None:
                 changes.createOrReplaceTempView(view)
                 statement = _merge_statement(identifier, view, names, key, bounds)
@@ -471,7 +478,13 @@ class IcebergFormat(TableFormat):
                     found.append(Located(identifier, uid, origin, position))
         return found
 
-    def create_log(self, name: str, columns: StructType, partition_by: Sequence[str] = ()) -> str:
+    def create_log(
+        self,
+        name: str,
+        columns: StructType,
+        partition_by: Sequence[str] = (),
+        bounded: Sequence[str] = (),
+    ) -> str:
         identifier = quoted(self._catalog_name, self._place.prefix + OWN_DATABASE, name)
         if not self._exists(identifier):
             self._ensure_namespace(identifier)
@@ -481,8 +494,10 @@ class IcebergFormat(TableFormat):
                 spec = spec.identity(column)
             builder = self._catalog.buildTable(self._java_name(identifier), schema)
             builder = builder.withPartitionSpec(spec.build())
-            bounded = [each.name for each in columns if isinstance(each.dataType, _ORDERED_TYPES)]
-            metrics = {f"write.metadata.metrics.column.{each}": "full" for each in bounded}
+            numbers = [each.name for each in columns if isinstance(each.dataType, _ORDERED_TYPES)]
+            metrics = {
+                f"write.metadata.metrics.column.{each}": "full" for each in (*numbers, *bounded)
+            }
             for key, value in (_LOG_PROPERTIES | metrics).items():
                 builder = builder.withProperty(key, value)
             transaction = builder.createTransaction()
@@ -490,8 +505,13 @@ class IcebergFormat(TableFormat):
             transaction.commitTransaction()
         return identifier
 
-    def append_to_log(self, identifier: str, rows: DataFrame) -> None:
-        rows.writeTo(identifier).append()
+    def append_to_log(self, identifier: str, rows: pa.Table) -> None:
+        writer = self.log_writer(identifier)
+        if writer is None:
+            self._spark.createDataFrame(rows).writeTo(identifier).append()
+            return
+        told = pa.Table.from_batches(writer.write(rows.combine_chunks().to_batches()))
+        self.add_files(identifier, [Row(**file) for file in told.to_pylist()], {})
 
     def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
         return changes.format("iceberg").toTable(identifier)
@@ -499,13 +519,17 @@ class IcebergFormat(TableFormat):
     def log_writer(self, identifier: str) -> LogWriter | None:
         if self._place.catalog is not None:
             return None  # its files may be where only the catalog's own settings lead
-        table = self._load(identifier)
-        told = json.loads(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
-        folder = Path(table.location(), "data")
-        folder.mkdir(exist_ok=True)
-        columns = to_arrow_schema(self._spark.table(identifier).schema)
-        partition_by = tuple(each.name() for each in table.spec().fields())
-        return LogWriter(str(folder), with_field_ids(columns, told), partition_by)
+        writer = self._log_writers.get(identifier)
+        if writer is None:
+            table = self._load(identifier)
+            told = json.loads(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
+            folder = Path(table.location(), "data")
+            folder.mkdir(exist_ok=True)
+            columns = to_arrow_schema(self._spark.table(identifier).schema)
+            partition_by = tuple(each.name() for each in table.spec().fields())
+            writer = LogWriter(str(folder), with_field_ids(columns, told), partition_by)
+            self._log_writers[identifier] = writer
+        return writer
 
     def add_files(
         self, identifier: str, files: Sequence[Row], properties: Mapping[str, str]
@@ -534,20 +558,18 @@ class IcebergFormat(TableFormat):
             )
             append = append.appendFile(data.build())
         append.commit()
-        self._set_properties(transaction, properties)
+        if properties:
+            self._set_properties(transaction, properties)
         transaction.commitTransaction()
 
     def log_files(
-        self, identifier: str, version: int, having: Mapping[str, str | bool], ts: tuple[int, int]
+        self, identifier: str, version: int, condition: Condition
     ) -> list[LogFile] | None:
         if self._place.catalog is not None:
             return None
         expressions = self._jvm.org.apache.iceberg.expressions.Expressions
         scan = self._load(identifier).newScan().useSnapshot(version)
-        for name, value in having.items():
-            scan = scan.filter(expressions.equal(name, value))
-        scan = scan.filter(expressions.greaterThan("commit_ts", ts[0]))
-        scan = scan.filter(expressions.lessThanOrEqual("commit_ts", ts[1]))
+        scan = scan.filter(condition.iceberg(expressions))
         with closing(scan.planFiles()) as planned:
             found, tasks = [], planned.iterator()
             while tasks.hasNext():
@@ -630,14 +652,34 @@ class _Bounds:
             return None
         if keys < rows:  # a key that did not fit its type is NULL
             return cls("", "<=>")
-        kind = changes.schema[key].dataType
-        name = f"t.{quoted(key)}"
-        if not isinstance(kind, IntegerType | LongType | DecimalType | StringType):
+        if not isinstance(least, int | Decimal | str):
             return cls("", "=")
         if rows <= _FEW_KEYS:
-            values = [row[0] for row in changes.select(column).distinct().collect()]
-            return cls(f" AND {name} IN ({', '.join(map(_literal, values))})", "=")
-        return cls(f" AND {name} BETWEEN {_literal(least)} AND {_literal(greatest)}", "=")
+            return cls._one_of(key, [row[0] for row in changes.select(column).distinct().collect()])
+        return cls._between(key, least, greatest)
+
+    @classmethod
+    def of_few(cls, changes: pa.Table, columns: Sequence[str]) -> _Bounds | None:
+        """The same of an Arrow table."""
+        if not changes.num_rows:
+            return None
+        if any(changes[name].null_count for name in columns):
+            return cls("", "<=>")
+        values = changes[columns[0]].unique().to_pylist()
+        if not isinstance(values[0], int | Decimal | str):
+            return cls("", "=")
+        if len(values) <= _FEW_KEYS:
+            return cls._one_of(columns[0], values)
+        return cls._between(columns[0], min(values), max(values))
+
+    @classmethod
+    def _one_of(cls, key: str, values: Sequence[Any]) -> _Bounds:
+        return cls(f" AND t.{quoted(key)} IN ({', '.join(map(_literal, values))})", "=")
+
+    @classmethod
+    def _between(cls, key: str, least: Any, greatest: Any) -> _Bounds:
+        limits = f"{_literal(least)} AND {_literal(greatest)}"
+        return cls(f" AND t.{quoted(key)} BETWEEN {limits}", "=")
 
 
 def _nulls(columns: Sequence[str]) -> Column:

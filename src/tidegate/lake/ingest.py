@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidegate.feed.gate import ROW_KINDS
-from tidegate.lake.changelog import CONTROL, Changelog, as_rows
+from tidegate.lake.changelog import CONTROL, Changelog, as_rows, columns
+from tidegate.lake.conditions import Condition
 from tidegate.lake.format import TableFormat
 from tidegate.lake.logfiles import WRITTEN_TYPE, LogWriter
 from tidegate.spark.decoding import Decoding, Origin, message_columns, origin
@@ -33,7 +35,7 @@ def start_ingest(
     changes: DataFrame,
     checkpoint: str,
     *,
-    wanted: Column | None = None,
+    wanted: Condition | None = None,
     interval: float | None = None,
 ) -> StreamingQuery:
     """Starts the query; without an `interval` (seconds) it ends when it has caught up.
@@ -56,9 +58,14 @@ def start_ingest(
     return stream.start()
 
 
-def _to_log(changes: DataFrame, wanted: Column | None) -> DataStreamWriter:
+def _to_log(changes: DataFrame, wanted: Condition | None) -> DataStreamWriter:
     """By Spark: events come back from the Python workers, and the table's own sink writes them."""
-    return as_rows(changes if wanted is None else changes.where(wanted)).writeStream
+    made = {
+        "topic": F.coalesce("topic", F.lit("")).alias("topic"),
+        CONTROL: (~F.col("kind").isin(*ROW_KINDS)).alias(CONTROL),
+    }
+    chosen = changes if wanted is None else changes.where(wanted.spark())
+    return chosen.select(*(made.get(each.name, F.col(each.name)) for each in columns())).writeStream
 
 
 def _to_files(
@@ -66,13 +73,13 @@ def _to_files(
     changelog: Changelog,
     found: Origin,
     writer: LogWriter,
-    wanted: Column | None,
+    wanted: Condition | None,
     checkpoint: str,
 ) -> DataStreamWriter:
     """By the Python workers, which tell the driver what they wrote."""
     messages = message_columns(found.messages)
     if wanted is not None:
-        messages = messages.where(wanted)
+        messages = messages.where(wanted.spark())
     work = _Writing(Decoding(found.reading, found.counter), writer, found.start_ts)
 
     def add(batch: DataFrame, number: int) -> None:
@@ -101,14 +108,16 @@ class _Writing:
     start_ts: int | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.writer.write(self._events(changes) for changes in self.decoding(batches))
+        return self.writer.write(
+            events for changes in self.decoding(batches) for events in self._events(changes)
+        )
 
-    def _events(self, changes: pa.RecordBatch) -> pa.RecordBatch:
-        kind, ts = changes["kind"], changes["commit_ts"]
-        control = pc.invert(pc.is_in(kind, pa.array(ROW_KINDS)))
-        topics = pc.fill_null(changes["topic"], "")
-        changes = changes.set_column(0, "topic", topics).append_column(CONTROL, control)
-        if self.start_ts is None:
-            return changes
-        timeless = pc.or_(pc.is_null(ts), pc.is_in(kind, pa.array(["schema", "error"])))
-        return changes.filter(pc.or_(timeless, pc.fill_null(pc.greater(ts, self.start_ts), False)))
+    def _events(self, changes: pa.RecordBatch) -> list[pa.RecordBatch]:
+        events = as_rows(pa.Table.from_batches([changes]))
+        if self.start_ts is not None:
+            kind, ts = events["kind"], events["commit_ts"]
+            timeless = pc.or_(pc.is_null(ts), pc.is_in(kind, pa.array(["schema", "error"])))
+            later = pc.fill_null(pc.greater(ts, self.start_ts), False)
+            events = events.filter(pc.or_(timeless, later))
+        found: list[pa.RecordBatch] = events.combine_chunks().to_batches()
+        return found

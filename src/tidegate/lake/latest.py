@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tidegate.lake.conditions import Condition
+from tidegate.lake.logfiles import LogFile, read_files
+from tidegate.lake.rows import ARROW_ORDERS, arrow_rank
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire.change import CHANGE_SCHEMA
 from tidegate.wire.moves import values_at
 
-_READ_ROWS = 50_000
 _KEPT_BYTES = 128 << 20
 """What a task keeps of the rows before it lets them go, last ones or not."""
 
@@ -30,25 +32,21 @@ _SCHEMA = pa.schema([CHANGE_SCHEMA.field(name) for name in _COLUMNS])
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
-    """A file of a log."""
-
-    path: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class LatestChanges:
     """What Spark sends to its Python workers: from names of files to changes.
 
-    `keys` has, for every shape, the places of the key's columns; only changes of commit_ts above
-    `low` and up to `high` count. With `moves`, updates that take a row to another key are kept.
+    `keys` has, for every shape, the places of the key's columns; only changes that meet the
+    condition count. With `moves`, updates that take a row to another key are kept.
     """
 
     keys: Mapping[int, tuple[int, ...]]
-    low: int
-    high: int
+    condition: Condition
+    order: str
     moves: bool
+
+    def read_here(self, files: Sequence[LogFile]) -> pa.Table:
+        """The changes in the files, for few of them."""
+        return pa.concat_tables([_SCHEMA.empty_table(), *self.latest(files)])
 
     def read(self, spark: SparkSession, files: Sequence[LogFile]) -> DataFrame:
         """The changes in the files: every key's last one, and some that are not."""
@@ -59,36 +57,30 @@ class LatestChanges:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forget_zip_importers()
         shares = (share for batch in batches for share in batch["files"].to_pylist())
-        for changes in self._latest(path for share in shares for path in share):
-            yield from changes.cast(_SCHEMA).to_batches(max_chunksize=10_000)
+        files = [LogFile(path, 0) for share in shares for path in share]
+        for changes in self.latest(files):
+            yield from changes.to_batches(max_chunksize=10_000)
 
-    def _latest(self, paths: Iterable[str]) -> Iterator[pa.Table]:
+    def latest(self, files: Sequence[LogFile]) -> Iterator[pa.Table]:
+        """The changes in the files, in this process."""
         kept: list[pa.Table] = []
         size = fresh = 0
-        for path in paths:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_READ_ROWS, columns=list(_COLUMNS)):
-                    found = self.reduced(self._within(batch))
-                    kept.append(found)
-                    size += found.nbytes
-                    fresh += found.nbytes
-                    if size <= _KEPT_BYTES:
-                        continue
-                    # Worth another look only when as much is new as was kept before.
-                    if fresh * 2 >= size:
-                        kept = [self.reduced(pa.concat_tables(kept))]
-                        size, fresh = kept[0].nbytes, 0
-                    if size > _KEPT_BYTES:
-                        yield from kept
-                        kept, size, fresh = [], 0, 0
+        for batch in read_files(files, self.condition, _COLUMNS):
+            found = self.reduced(pa.Table.from_batches([batch]).cast(_SCHEMA))
+            kept.append(found)
+            size += found.nbytes
+            fresh += found.nbytes
+            if size <= _KEPT_BYTES:
+                continue
+            # Worth another look only when as much is new as was kept before.
+            if fresh * 2 >= size:
+                kept = [self.reduced(pa.concat_tables(kept))]
+                size, fresh = kept[0].nbytes, 0
+            if size > _KEPT_BYTES:
+                yield from kept
+                kept, size, fresh = [], 0, 0
         if kept:
             yield self.reduced(pa.concat_tables(kept))
-
-    def _within(self, batch: pa.RecordBatch) -> pa.Table:
-        ts = batch["commit_ts"]
-        inside = pc.and_(pc.greater(ts, self.low), pc.less_equal(ts, self.high))
-        table = pa.Table.from_batches([batch])
-        return table if pc.all(inside).as_py() else table.filter(inside)
 
     def reduced(self, changes: pa.Table) -> pa.Table:
         """Without the changes that others of the same key in this table come after."""
@@ -105,7 +97,7 @@ class LatestChanges:
             now = [values_at(after, rows, place) for place in places]
             was = [values_at(before, rows, place) for place in places]
             keys = [pc.coalesce(*pair) for pair in zip(now, was, strict=True)]
-            kept.append(_last_of_each(changes, rows, keys))
+            kept.append(self._last_of_each(changes, rows, keys))
             if self.moves:
                 moved = [
                     pc.fill_null(pc.not_equal(*pair), False) for pair in zip(was, now, strict=True)
@@ -115,28 +107,21 @@ class LatestChanges:
         chosen = pc.unique(pa.concat_arrays([each.cast(pa.int64()) for each in kept]))
         return changes.take(chosen.sort())
 
-
-def _last_of_each(changes: pa.Table, rows: pa.Array, keys: Sequence[pa.Array]) -> pa.Array:
-    """Of these rows the last one of each key, and those that do not carry it."""
-    names = [f"key{number}" for number in range(len(keys))]
-    kind = changes["kind"].combine_chunks().take(rows)
-    rank = pc.add(
-        pc.not_equal(kind, "delete").cast(pa.int8()), pc.equal(kind, "insert").cast(pa.int8())
-    )
-    told = {
-        "ts": changes["commit_ts"].take(rows),
-        "rank": rank,
-        "offset": changes["offset"].take(rows),
-        "event": changes["event"].take(rows),
-    }
-    table = pa.table({**dict(zip(names, keys, strict=True)), **told, "row": rows})
-    order = pc.sort_indices(table, [(name, "ascending") for name in told])
-    table = table.select([*names, "row"]).take(order)
-    last = table.group_by(names, use_threads=False).aggregate([("row", "last")])
-    whole = pa.nulls(len(rows), pa.bool_()).fill_null(False)
-    for key in keys:
-        whole = pc.or_(whole, pc.is_null(key))
-    return pa.concat_arrays([last["row_last"].combine_chunks(), rows.filter(whole)])
+    def _last_of_each(
+        self, changes: pa.Table, rows: pa.Array, keys: Sequence[pa.Array]
+    ) -> pa.Array:
+        """Of these rows the last one of each key, and those that do not carry it."""
+        names = [f"key{number}" for number in range(len(keys))]
+        places = {name: changes[name].take(rows) for name in ("commit_ts", "offset", "event")}
+        rank = arrow_rank(changes["kind"].combine_chunks().take(rows))
+        table = pa.table(
+            {**dict(zip(names, keys, strict=True)), **places, "rank": rank, "row": rows}
+        )
+        order = [(name, "ascending") for name in ARROW_ORDERS[self.order]]
+        table = table.select([*names, "row"]).take(pc.sort_indices(table, order))
+        last = table.group_by(names, use_threads=False).aggregate([("row", "last")])
+        keyless = reduce(pc.or_, (pc.is_null(key) for key in keys))
+        return pa.concat_arrays([last["row_last"].combine_chunks(), rows.filter(keyless)])
 
 
 def _shares(files: Sequence[LogFile], count: int) -> list[list[str]]:

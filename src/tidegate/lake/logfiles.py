@@ -1,4 +1,4 @@
-"""Files of a log, written by Arrow in the Python workers that decoded the events.
+"""Files of a log, written by Arrow in the Python workers that decoded the events, and read so.
 
 A change batch is Arrow's already. Written as Parquet where it was made, it need not go back to the
 JVM row by row and value by value, which costs several times what decoding does; only the names of
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import dataset
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
+
+from tidegate.lake.conditions import Condition
 
 PENDING_BYTES = 128 << 20
 """What a task keeps in memory at most before it writes: change batches, as large as in Arrow."""
@@ -143,6 +147,36 @@ def split(batch: pa.RecordBatch, columns: Iterable[str]) -> Iterator[tuple[Value
             same = pc.is_null(key) if value is None else pc.fill_null(pc.equal(key, value), False)
             chosen = same if chosen is True else pc.and_(chosen, same)
         yield values, batch.filter(chosen)
+
+
+def rows_of(columns: StructType, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Rows for a log with these columns."""
+    schema = to_arrow_schema(columns)
+    values = zip(*rows, strict=True)
+    arrays = [pa.array(each, of.type) for each, of in zip(values, schema, strict=True)]
+    return pa.table(arrays, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of a log."""
+
+    path: str
+    bytes: int
+
+
+def read_files(
+    files: Sequence[LogFile], condition: Condition, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of the rows that meet a condition, file by file."""
+    if files:
+        found = dataset.dataset([file.path for file in files], format="parquet")
+        # Little read-ahead: memory does not grow with the files.
+        for batch in found.to_batches(
+            columns=list(columns), filter=condition.arrow(), batch_readahead=2, fragment_readahead=1
+        ):
+            if batch.num_rows:
+                yield batch
 
 
 def with_field_ids(schema: pa.Schema, told: dict[str, Any]) -> pa.Schema:

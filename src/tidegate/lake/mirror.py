@@ -15,22 +15,22 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 
 from tidegate.feed.gate import Gate, ddl_id
 from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
-from tidegate.lake.apply import Applier, Interval
-from tidegate.lake.changelog import Changelog, Group, Offsets
+from tidegate.lake.apply import Applier
+from tidegate.lake.changelog import OF_ROWS, Changelog, Group, Offsets
+from tidegate.lake.conditions import above, equal, every, some, up_to
 from tidegate.lake.format import Position
+from tidegate.lake.interval import Interval
 from tidegate.lake.lake import Lake
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
 from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
+from tidegate.lake.rows import BY_ARRIVAL
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.lake.upstream_rows import check_upstream
 from tidegate.model import Column as SchemaColumn
@@ -140,7 +140,7 @@ class Mirror:
             return None
         statements, target = self._statements(target)
         interval = self._interval(target, statements)
-        groups = changelog.groups(interval.rows, interval.segment(), interval.late)
+        groups = changelog.groups(interval)
         self._learn_shapes(changelog, groups)
         lower = self._before_waiting(groups)
         if lower is not None and again is None:
@@ -148,7 +148,7 @@ class Mirror:
                 return None
             statements, target = self._statements(lower)
             interval = self._interval(target, statements)
-            groups = changelog.groups(interval.rows, interval.segment(), interval.late)
+            groups = changelog.groups(interval)
         timer.lap("plan")
         self._boundary("planned")
         report = self._apply(changelog, target, statements, interval, groups, timer)
@@ -231,19 +231,19 @@ class Mirror:
 
     def _interval(self, target: int, statements: list[Statement]) -> Interval:
         cuts = tuple(statement.id.commit_ts for statement in statements)
-        ts, applied = F.col("commit_ts"), self.state.applied_ts
-        beyond = self.state.offsets.beyond()
+        applied, beyond = self.state.applied_ts, self.state.offsets.beyond()
         if not self.gate.has_watermarks:
-            nothing = F.lit(False)
-            return Interval(beyond, cuts, nothing, nothing, BY_ARRIVAL)
-        closed = [
-            (F.col("database") == database) & (F.col("table") == table)
-            for database, table in self.gate.closed_tables
-        ]
-        late = (ts == applied) & beyond & ~_any(closed)
-        rows = ((ts > applied) & (ts <= target)) | late
-        in_time = (ts == applied) & ~beyond
-        return Interval(rows, cuts, ts == applied, in_time, BY_COMMIT, (applied, target))
+            return Interval(OF_ROWS & beyond, cuts, order=BY_ARRIVAL)
+        closed = some(
+            *(
+                equal("database", database) & equal("table", table)
+                for database, table in self.gate.closed_tables
+            )
+        )
+        then = equal("commit_ts", applied)
+        fresh = above("commit_ts", applied) & up_to("commit_ts", target)
+        rows = OF_ROWS & (fresh | every(then, beyond, ~closed))
+        return Interval(rows, cuts, applied, OF_ROWS & then & ~beyond)
 
     # --- shapes and schemas -----------------------------------------------------------------------
 
@@ -443,13 +443,6 @@ class _Timer:
 
     def total(self) -> float:
         return round(time.monotonic() - self._start, 3)
-
-
-def _any(conditions: list[Column]) -> Column:
-    found = F.lit(False)
-    for condition in conditions:
-        found = found | condition
-    return found
 
 
 def _now() -> datetime:

@@ -33,6 +33,7 @@ from tidegate.wire import CHANGE_SCHEMA
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
+from tidegate.lake.logfiles import rows_of
 
 NAME = "quarantine"
 READ = "read"
@@ -153,13 +154,12 @@ class Quarantine:
 
     def _append(self, events: pa.Table) -> None:
         if events.num_rows:
-            self._lake.changelog.add(self._lake.spark.createDataFrame(events))
+            self._lake.changelog.add(events)
 
     def _settle(self, places: Sequence[Place]) -> None:
         wall = datetime.now(UTC)
         rows = [(*place, wall, READ) for place in places]
-        frame = self._lake.spark.createDataFrame(rows, _COLUMNS)
-        self._lake.tables.append_to_log(self.log, frame)
+        self._lake.tables.append_to_log(self.log, rows_of(_COLUMNS, rows))
 
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""

@@ -22,6 +22,7 @@ from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Offsets
 from tidegate.lake.format import Position, TableFormat
+from tidegate.lake.logfiles import rows_of
 from tidegate.lake.plan import Status, Table, Tables
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_to_datetime
@@ -202,7 +203,7 @@ class Snapshots:
             for each in changed
         ]
         rows.append((state.step, ts, wall, *[None] * 5, state.progress_json(), told))
-        self._tables.append_to_log(self.identifier, self._spark.createDataFrame(rows, _COLUMNS))
+        self._tables.append_to_log(self.identifier, rows_of(_COLUMNS, rows))
         self._recorded_tables = tables
 
     def forget(self, since: int) -> None:

@@ -1,0 +1,88 @@
+"""What a key has in the end: by Arrow the same as by Spark, with or without a first look."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from tidegate.lake.conditions import ALWAYS
+from tidegate.lake.format import OP
+from tidegate.lake.latest import LatestChanges
+from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, Layout, RowReader
+from tidegate.model import Column, TableSchema
+from tidegate.wire import CHANGE_SCHEMA
+
+SCHEMA = TableSchema(
+    database="shop",
+    table="items",
+    columns=tuple(
+        Column.of_type(name, kind)
+        for name, kind in (("a", "int"), ("b", "varchar"), ("n", "decimal(8,2)"), ("d", "datetime"))
+    ),
+)
+LAYOUTS = (Layout(1, ("a", "b", "n", "d")), Layout(2, ("d", "b", "a")))
+COLUMNS = ("kind", "shape", "commit_ts", "offset", "event", "after", "before")
+
+
+def random_changes(seed: int, count: int = 300) -> pa.Table:
+    """Changes of few keys: several of a transaction, of two shapes, sent again, moving keys."""
+    chance = random.Random(seed)
+
+    def row(shape: int, a: int, b: str) -> list[str | None]:
+        day = f"2024-01-{chance.randint(1, 28):02d} 10:00:00"
+        number = chance.choice(["1.50", "-3.25", None])
+        return [str(a), b, number, day] if shape == 1 else [day, b, str(a)]
+
+    rows = []
+    for offset in range(count):
+        shape, kind = chance.choice([1, 1, 2]), chance.choice(["insert", "update", "delete"])
+        a, b = chance.randint(1, 5), chance.choice("xyz")
+        after = None if kind == "delete" else row(shape, a, b)
+        before = None
+        if kind != "insert":
+            moved = kind == "update" and chance.random() < 0.3
+            before = row(shape, chance.randint(1, 5) if moved else a, b)
+        # A transaction has each of its changes of a key once: the place tells them apart.
+        rows.append((kind, shape, 100 + offset // 3, offset, chance.randint(0, 2), after, before))
+    schema = pa.schema([CHANGE_SCHEMA.field(name) for name in COLUMNS])
+    arrays = [
+        pa.array(values, field.type) for values, field in zip(zip(*rows), schema, strict=True)
+    ]  # noqa: B905
+    return pa.table(arrays, schema)
+
+
+def as_set(rows: pa.Table) -> set[tuple[object, ...]]:
+    """The rows; a removed one by its key only."""
+    return {
+        (row["a"], row["b"], *((row["n"], row["d"]) if row[OP] == "u" else ()), row[OP])
+        for row in rows.to_pylist()
+    }
+
+
+@pytest.mark.parametrize("order", [BY_COMMIT, BY_ARRIVAL])
+@pytest.mark.parametrize("moves", [True, False])
+def test_arrow_and_spark_agree(spark, order, moves):
+    reader, key = RowReader(SCHEMA, LAYOUTS), ["a", "b"]
+    latest = LatestChanges({1: (0, 1), 2: (2, 1)}, ALWAYS, order, moves)
+    for seed in range(3):
+        changes = random_changes(seed)
+        by_spark = reader.last_of_each_key(
+            spark.createDataFrame(changes), key, order, moves=moves
+        ).toArrow()
+        by_arrow = reader.last_rows(changes, key, order, moves=moves)
+        assert by_spark.num_rows == by_arrow.num_rows == len(as_set(by_arrow)) > 10
+        assert as_set(by_arrow) == as_set(by_spark)
+        parts = [latest.reduced(changes.slice(at, 100)) for at in range(0, 300, 100)]
+        reduced = pa.concat_tables(parts)
+        assert reduced.num_rows < changes.num_rows
+        again = latest.reduced(reduced)
+        assert as_set(reader.last_rows(again, key, order, moves=moves)) == as_set(by_spark)
+
+
+def test_changes_without_their_key_are_not_dropped():
+    changes = random_changes(1)
+    other = pa.array([7] * changes.num_rows, pa.int64())
+    changes = changes.set_column(1, "shape", other)
+    assert LatestChanges({1: (0, 1)}, ALWAYS, BY_COMMIT, True).reduced(changes) == changes
