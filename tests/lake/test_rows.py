@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tidegate.lake.conditions import ALWAYS
+from tidegate.lake.conditions import ALWAYS, above
 from tidegate.lake.format import OP
-from tidegate.lake.latest import LatestChanges
+from tidegate.lake.latest import LatestRows
+from tidegate.lake.logfiles import LogFile
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, Layout, RowReader
 from tidegate.model import Column, TableSchema
 from tidegate.wire import CHANGE_SCHEMA
@@ -49,7 +51,7 @@ def random_changes(seed: int, count: int = 300) -> pa.Table:
     schema = pa.schema([CHANGE_SCHEMA.field(name) for name in COLUMNS])
     arrays = [
         pa.array(values, field.type) for values, field in zip(zip(*rows), schema, strict=True)
-    ]  # noqa: B905
+    ]
     return pa.table(arrays, schema)
 
 
@@ -64,25 +66,32 @@ def as_set(rows: pa.Table) -> set[tuple[object, ...]]:
 @pytest.mark.parametrize("order", [BY_COMMIT, BY_ARRIVAL])
 @pytest.mark.parametrize("moves", [True, False])
 def test_arrow_and_spark_agree(spark, order, moves):
-    reader, key = RowReader(SCHEMA, LAYOUTS), ["a", "b"]
-    latest = LatestChanges({1: (0, 1), 2: (2, 1)}, ALWAYS, order, moves)
+    reader, key = RowReader(SCHEMA, LAYOUTS), ("a", "b")
+    latest = LatestRows(SCHEMA, LAYOUTS, key, ALWAYS, order, moves)
     for seed in range(3):
         changes = random_changes(seed)
         by_spark = reader.last_of_each_key(
             spark.createDataFrame(changes), key, order, moves=moves
         ).toArrow()
-        by_arrow = reader.last_rows(changes, key, order, moves=moves)
-        assert by_spark.num_rows == by_arrow.num_rows == len(as_set(by_arrow)) > 10
-        assert as_set(by_arrow) == as_set(by_spark)
-        parts = [latest.reduced(changes.slice(at, 100)) for at in range(0, 300, 100)]
+        parts = [latest.last(latest.entries(changes.slice(at, 100))) for at in range(0, 300, 100)]
         reduced = pa.concat_tables(parts)
         assert reduced.num_rows < changes.num_rows
-        again = latest.reduced(reduced)
-        assert as_set(reader.last_rows(again, key, order, moves=moves)) == as_set(by_spark)
+        by_arrow = latest.rows(latest.last(reduced))
+        assert by_spark.num_rows == by_arrow.num_rows == len(as_set(by_arrow)) > 10
+        assert as_set(by_arrow) == as_set(by_spark)
+        assert latest.rows(latest.last(latest.entries(changes))).num_rows == by_arrow.num_rows
 
 
-def test_changes_without_their_key_are_not_dropped():
-    changes = random_changes(1)
-    other = pa.array([7] * changes.num_rows, pa.int64())
-    changes = changes.set_column(1, "shape", other)
-    assert LatestChanges({1: (0, 1)}, ALWAYS, BY_COMMIT, True).reduced(changes) == changes
+@pytest.mark.parametrize("moves", [True, False])
+def test_files_are_read_here_or_by_spark_to_the_same_end(spark, tmp_path, moves):
+    latest = LatestRows(SCHEMA, LAYOUTS, ("a", "b"), above("commit_ts", 110), moves=moves)
+    files = []
+    for seed in range(5):
+        path = tmp_path / f"{seed}.parquet"
+        pq.write_table(random_changes(seed), path)
+        files.append(LogFile(str(path), path.stat().st_size))
+    here = latest.here(files)
+    there = latest.by_spark(spark, files, 900_000).toArrow()
+    assert there.schema == here.schema
+    assert here.num_rows == there.num_rows == len(as_set(here)) > 10
+    assert as_set(here) == as_set(there)

@@ -15,7 +15,7 @@ from pyspark.sql.window import Window
 from tidegate.lake.changelog import Changelog, of_table
 from tidegate.lake.format import OP, Located, TableFormat, origin_of
 from tidegate.lake.interval import Interval
-from tidegate.lake.latest import LatestChanges
+from tidegate.lake.latest import LatestRows
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
@@ -143,20 +143,17 @@ class Applier:
 
         Then few rows are found right here, and of many rows most are dropped as they are read.
         """
-        order, moves = self._interval.order, step.moves
-        keys = {
-            layout.shape: tuple(layout.names.index(name) for name in key)
-            for layout in step.layouts
-            if set(key) <= set(layout.names)
-        }
-        within = of_table(*step.name) & self._interval.within(*step.segments)
+        interval = self._interval
+        within = of_table(*step.name) & interval.within(*step.segments)
         files = None if step.late else self._changelog.files(within)
-        if files is not None:
-            latest = LatestChanges(keys, within, order, moves)
-            if step.count <= _FEW:
-                return reader.last_rows(latest.read_here(files), key, order, moves=moves)
-            changes = latest.read(changes.sparkSession, files)
-        return reader.last_of_each_key(changes, key, order, moves=moves)
+        if files is None:
+            return reader.last_of_each_key(changes, key, interval.order, moves=step.moves)
+        latest = LatestRows(
+            step.schema, step.layouts, tuple(key), within, interval.order, step.moves, self._zone
+        )
+        if step.count <= _FEW:
+            return latest.here(files)
+        return latest.by_spark(changes.sparkSession, files, step.count)
 
     def _incomplete_rows(self, step: Rows, reader: RowReader, changes: DataFrame) -> None:
         """Rows of which some have only the key: these are asked for once, before the merge."""

@@ -8,19 +8,16 @@ read by the names of their columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidegate.lake.format import OP
 from tidegate.model import TableSchema
-from tidegate.spark.types import from_text, from_text_array
-from tidegate.wire.moves import values_at
+from tidegate.spark.types import from_text
 
 BY_COMMIT = "commit"
 """Changes of a key follow each other by commit_ts."""
@@ -109,61 +106,6 @@ class RowReader:
         keys = last.where(lacks).select(*names, F.col("last.commit_ts").alias("commit_ts"))
         return whole.unionAll(self._completed(complete(keys), texts))
 
-    def last_rows(
-        self, changes: pa.Table, key: Sequence[str], order: str = BY_COMMIT, *, moves: bool = True
-    ) -> pa.Table:
-        """What `last_of_each_key` gives, by Arrow: for so few changes that a job costs more."""
-        changes = changes.combine_chunks()
-        after, before = (changes[side].combine_chunks() for side in ("after", "before"))
-        new, old = ([self._texts(changes, side, name) for name in key] for side in (after, before))
-        numbers = pa.array(range(changes.num_rows), pa.int64())
-        put = pc.if_else(pc.is_valid(after), numbers, None)
-        kind = changes["kind"].combine_chunks()
-        entries = [_entries(changes, zip(new, old, strict=True), arrow_rank(kind), put)]
-        if moves:
-            # A key is never NULL: where the old row has none, the message did not carry it.
-            pairs = list(zip(old, new, strict=True))
-            differs = reduce(pc.or_, (pc.fill_null(pc.not_equal(*pair), False) for pair in pairs))
-            zero = pa.repeat(pa.scalar(0, pa.int8()), len(numbers))
-            gone = _entries(changes, pairs, zero, pa.nulls(len(numbers), pa.int64()))
-            entries.append(gone.filter(pc.and_(pc.equal(kind, "update"), differs)))
-        every = pa.concat_tables(entries)
-        places = [(place, "ascending") for place in ARROW_ORDERS[order]]
-        every = every.take(pc.sort_indices(every, places))
-        names = every.column_names[: len(key)]
-        # NULL counts: the last change may be a removal.
-        last = every.group_by(names, use_threads=False).aggregate(
-            [("row", "last", pc.ScalarAggregateOptions(skip_nulls=False, min_count=0))]
-        )
-        return self._rows(changes.take(last["row_last"]), dict(zip(key, names, strict=True)), last)
-
-    def _rows(self, changes: pa.Table, names: dict[str, str], last: pa.Table) -> pa.Table:
-        """The typed rows that changes leave; the key's columns are in `last`, under `names`."""
-        changes = changes.combine_chunks()
-        after, found = changes["after"].combine_chunks(), {}
-        for column in self.schema.columns:
-            if column.generated == "virtual":
-                continue
-            if column.name in names:
-                texts = last[names[column.name]].combine_chunks()
-            else:
-                texts = self._texts(changes, after, column.name)
-            found[column.name] = from_text_array(column, texts, self.zone)
-        op = pc.if_else(pc.is_null(last["row_last"]), "d", "u")
-        return pa.table({**found, OP: op})
-
-    def _texts(self, changes: pa.Table, values: pa.ListArray, name: str) -> pa.Array:
-        """The texts of a column in lists of values, whatever their shapes."""
-        found = pa.nulls(changes.num_rows, pa.string())
-        shapes = changes["shape"].combine_chunks()
-        numbers = pa.array(range(changes.num_rows), pa.int64())
-        for layout in self.layouts:
-            if name in layout.names:
-                of_shape = pc.fill_null(pc.equal(shapes, layout.shape), False)
-                texts = values_at(values, numbers, layout.names.index(name))
-                found = pc.if_else(of_shape, texts, found)
-        return found
-
     def _shapes_of_keys(self) -> list[int]:
         """The shapes that do not have all columns."""
         every = carried(self.schema)
@@ -231,28 +173,6 @@ class RowReader:
 def _rank() -> Column:
     kind = F.col("kind")
     return F.when(kind == "delete", 0).when(kind == "update", 1).otherwise(2)
-
-
-def arrow_rank(kind: pa.Array) -> pa.Array:
-    """The same by Arrow."""
-    moved = pc.not_equal(kind, "delete").cast(pa.int8())
-    return pc.add(moved, pc.equal(kind, "insert").cast(pa.int8()))
-
-
-ARROW_ORDERS = {
-    BY_COMMIT: ("commit_ts", "rank", "offset", "event"),
-    BY_ARRIVAL: ("offset", "event", "rank"),
-}
-"""The columns by which changes of a key follow each other; `_place` for Arrow."""
-
-
-def _entries(
-    changes: pa.Table, keys: Iterable[tuple[pa.Array, pa.Array]], rank: pa.Array, row: pa.Array
-) -> pa.Table:
-    """Changes by their keys, each the first of two that is there; `row` is what the key gets."""
-    columns = {f"key{place}": pc.coalesce(*pair) for place, pair in enumerate(keys)}
-    places = {name: changes[name] for name in ("commit_ts", "offset", "event")}
-    return pa.table({**columns, **places, "rank": rank, "row": row})
 
 
 def _place(order: str, rank: Column) -> Column:

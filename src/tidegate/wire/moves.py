@@ -64,9 +64,9 @@ def _differs(batch: pa.RecordBatch, rows: pa.Array, place: int) -> pa.Array:
 
 
 def values_at(lists: pa.ListArray, rows: pa.Array, place: int) -> pa.Array:
-    """The value at one place of the lists at these rows; NULL where there is no list."""
+    """The value at one place of the lists at these rows; NULL where none goes so far."""
     starts = lists.offsets.take(rows)
-    there = pc.is_valid(lists).take(rows)
+    there = pc.fill_null(pc.greater(pc.list_value_length(lists).take(rows), place), False)
     places = pc.if_else(there, pc.add(starts, pa.scalar(place, pa.int32())), None)
     return lists.values.take(places)
 
