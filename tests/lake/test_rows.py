@@ -50,7 +50,8 @@ def random_changes(seed: int, count: int = 300) -> pa.Table:
         rows.append((kind, shape, 100 + offset // 3, offset, chance.randint(0, 2), after, before))
     schema = pa.schema([CHANGE_SCHEMA.field(name) for name in COLUMNS])
     arrays = [
-        pa.array(values, field.type) for values, field in zip(zip(*rows), schema, strict=True)
+        pa.array(values, field.type)
+        for values, field in zip(zip(*rows, strict=True), schema, strict=True)
     ]
     return pa.table(arrays, schema)
 

@@ -111,7 +111,8 @@ class LatestRows:
         """What changes do to keys: the key, when, and the row that it gets, NULL for none."""
         changes = changes.combine_chunks()
         after, before = (changes[side].combine_chunks() for side in ("after", "before"))
-        new, old = ([self._texts(changes, side, name) for name in self.key] for side in (after, before))  # fmt: skip
+        new = [self._texts(changes, after, name) for name in self.key]
+        old = [self._texts(changes, before, name) for name in self.key]
         kind = changes["kind"].combine_chunks()
         known = pc.not_equal(kind, "delete").cast(pa.int8())
         rank = pc.add(known, pc.equal(kind, "insert").cast(pa.int8()))
@@ -121,11 +122,8 @@ class LatestRows:
         # A key is never NULL: where the old row has none, the message did not carry it.
         pairs = list(zip(old, new, strict=True))
         differs = reduce(pc.or_, (pc.fill_null(pc.not_equal(*pair), False) for pair in pairs))
-        zero, nothing = (
-            pa.repeat(pa.scalar(0, pa.int8()), len(kind)),
-            pa.nulls(len(kind), after.type),
-        )
-        gone = self._entries(changes, pairs, zero, nothing)
+        first = pa.repeat(pa.scalar(0, pa.int8()), len(kind))
+        gone = self._entries(changes, pairs, first, pa.nulls(len(kind), after.type))
         moved = pc.and_(pc.equal(kind, "update"), differs)
         return pa.concat_tables([found, gone.filter(moved)])
 
