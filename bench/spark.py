@@ -249,7 +249,8 @@ def _missed(costs: Mapping[str, Cost]) -> list[str]:
 
 
 def _print_speed(console: Console, costs: Mapping[str, Cost], rows: int) -> None:
-    columns = Table("", title=f"{rows:,} row changes, Canal-JSON, 20 columns, local[2]")
+    columns = Table(title=f"{rows:,} row changes, Canal-JSON, 20 columns, local[2]")
+    columns.add_column("", no_wrap=True)
     for head in ("s", "rows/s", "µs CPU/row", "× raw's time", "× from_json's rows/s"):
         columns.add_column(head, justify="right")
     for name, cost in costs.items():

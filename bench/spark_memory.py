@@ -28,6 +28,7 @@ from tests.support.kafka import broker
 from tidegate.spark import changes, progress, session
 
 MIB = 1024 * 1024
+TOPIC = "memory"
 HEAP = "1g"
 WARM_UP = 0.3
 """The part of a run that does not count: the JVM compiles, and its heap grows to its size."""
@@ -63,25 +64,32 @@ class Samples:
 
 
 def run(rows: int, keys: int, per_trigger: int, console: Console) -> Samples:
-    """Streams the feed to its end; what was seen meanwhile."""
-    samples = Samples()
-    with broker() as kafka, tempfile.TemporaryDirectory(prefix="bench-memory-") as folder:
+    """Streams a feed of so many row changes to its end; what was seen meanwhile."""
+    with broker() as kafka:
         started = time.monotonic()
-        sent = feeds.produce(kafka, "memory", rows, keys)
+        sent = feeds.produce(kafka, TOPIC, rows, keys)
         taken = time.monotonic() - started
         console.print(f"{sent:,} messages are in Kafka after {taken:.0f} s.")
-        settings = {"spark.driver.memory": HEAP}
-        spark = session("memory", master="local[2]", settings=settings, libraries=("kafka",))
-        feed = changes(spark, feeds.uri(kafka, "memory"), max_per_trigger=per_trigger)
+        return watched(feeds.uri(kafka, TOPIC), sent, per_trigger)
+
+
+def watched(uri: str, messages: int, per_trigger: int) -> Samples:
+    """Streams the feed to its end, a sample a second."""
+    samples = Samples()
+    settings = {"spark.driver.memory": HEAP}
+    spark = session("memory", master="local[2]", settings=settings, libraries=("kafka",))
+    with tempfile.TemporaryDirectory(prefix="bench-memory-") as folder:
+        feed = changes(spark, uri, max_per_trigger=per_trigger)
         writer = feed.writeStream.format("noop").option("checkpointLocation", folder)
         started = time.monotonic()
         query = writer.trigger(availableNow=True).start()
-        while not query.awaitTermination(1):
+        ended = False
+        while not ended:
+            ended = bool(query.awaitTermination(1))
             samples.take(time.monotonic() - started, progress(query, feed).decoded.messages)
-        decoded = progress(query, feed).decoded.messages
         spark.stop()
-    if decoded != sent:
-        sys.exit(f"{decoded:,} messages were decoded of {sent:,}")
+    if samples.messages[-1] != messages:
+        sys.exit(f"{samples.messages[-1]:,} messages were decoded of {messages:,}")
     return samples
 
 
@@ -117,7 +125,13 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console()
     samples = run(arguments.rows, arguments.keys, arguments.per_trigger, console)
-    columns = Table("", title=f"{arguments.rows:,} row changes in {samples.seconds[-1]:.0f} s")
+    sys.exit(tell(samples, console, arguments.json, arguments.chart))
+
+
+def tell(samples: Samples, console: Console, samples_to: Path | None, chart_to: Path | None) -> int:
+    """Prints, keeps and draws what was seen; 1 if something grew."""
+    columns = Table(title=f"{samples.messages[-1]:,} messages in {samples.seconds[-1]:.0f} s")
+    columns.add_column("", no_wrap=True)
     for head in ("MiB at most", "MiB at the end", "growth"):
         columns.add_column(head, justify="right")
     document: dict[str, Any] = {"seconds": samples.seconds, "messages": samples.messages}
@@ -130,14 +144,14 @@ def main() -> None:
             f"{samples.growth(role):+.1%}",
         )
     console.print(columns)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document) + "\n")
-    if arguments.chart:
-        draw(samples, arguments.chart)
+    if samples_to:
+        samples_to.write_text(json.dumps(document) + "\n")
+    if chart_to:
+        draw(samples, chart_to)
     grown = [role for role in processes.ROLES if samples.growth(role) > MOST_GROWTH]
     for role in grown:
         console.print(f"[red]grows after the warm-up:[/] {role} {samples.growth(role):+.1%}")
-    sys.exit(1 if grown else 0)
+    return 1 if grown else 0
 
 
 if __name__ == "__main__":
