@@ -41,7 +41,7 @@ FORCE_TRANSLATION = $(if $(filter setup.py,$?),CYTHON_FORCE_REGEN=1)
 .PHONY: help
 help: ## list the targets
 	@echo "usage: make TARGET [PYTHON=python3] [JOBS=$(JOBS)]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
 .PHONY: setup
 setup: $(PACKAGES_IN) $(BUILT) ## make .venv, install pinned packages, compile; skipped where up to date
@@ -114,6 +114,18 @@ format: setup ## rewrite the Python files in the house style
 .PHONY: bench
 bench: setup ## run the benchmarks; ARGS is passed on
 	@$(RUN) -m bench $(ARGS)
+
+.PHONY: bench-spark
+bench-spark: setup jars ## measure reading a feed with Spark, from a real Kafka; ARGS is passed on
+	@$(RUN) -m bench.spark $(ARGS)
+
+.PHONY: bench-memory
+bench-memory: setup jars ## stream five million changes with Spark and watch its memory; ARGS is passed on
+	@$(RUN) -m bench.spark_memory $(ARGS)
+
+.PHONY: bench-lake
+bench-lake: setup jars ## measure mirroring a feed into a lake beside scripts by hand; ARGS is passed on
+	@$(RUN) -m bench.lake $(ARGS)
 
 .PHONY: soak
 soak: setup jars ## kill a mirror on a real Kafka ROUNDS times (default 50), then compare; ARGS is passed on

@@ -14,41 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from confluent_kafka import Producer
-
-from tests.support.kafka import Broker, broker
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.workload import workload
-
-
-def produce(kafka: Broker, topic: str, rows: int, keys: int, tables: int = 1) -> int:
-    """Sends the workload; the number of messages."""
-    kafka.create(topic, partitions=3)
-    uri = (
-        f"kafka://{kafka.address}/{topic}?protocol=canal-json"
-        "&enable-tidb-extension=true&partition-num=3"
-    )
-    rules = '[sink]\ndispatchers = [{matcher = ["*.*"], partition = "index-value"}]'
-    feed = Changefeed(ChangefeedConfig.from_toml(rules, uri), clock=None)
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka.address,
-            "linger.ms": 50,
-            "compression.type": "lz4",
-            "queue.buffering.max.messages": 1_000_000,
-        }
-    )
-    sent = 0
-    source = workload("sysbench", rows=rows, seed=1, keys=keys, tables=tables)
-    for batch in (*map(feed.send, source.batches()), feed.close()):
-        values = batch["value"].to_pylist()
-        for partition, value in zip(batch["partition"].to_pylist(), values, strict=True):
-            producer.produce(topic, value=value, partition=partition)
-        producer.poll(0)
-        producer.flush()
-        sent += batch.num_rows
-    return sent
+from bench.feeds import produce
+from tests.support.kafka import broker
 
 
 def run(module: str, *arguments: str) -> str:

@@ -42,19 +42,24 @@ TYPES = {
 }
 
 
-def changes(spark: SparkSession, broker: str, topic: str, *, batch: bool = False) -> DataFrame:
+def changes(spark: SparkSession, broker: str, topic: str) -> DataFrame:
     """The rows of the feed, typed, with what orders them."""
-    texts = ", ".join(f"{name}: string" for name in TYPES)
-    row = f"array<struct<{texts}>>"
-    message = f"type string, isDdl boolean, data {row}, _tidb struct<commitTs: bigint>"
-    reader = spark.read if batch else spark.readStream.option("maxOffsetsPerTrigger", TRIGGER)
     raw = (
-        reader.format("kafka")
+        spark.readStream.format("kafka")
+        .option("maxOffsetsPerTrigger", TRIGGER)
         .option("kafka.bootstrap.servers", broker)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .load()
     )
+    return typed(raw)
+
+
+def typed(raw: DataFrame) -> DataFrame:
+    """The typed rows of messages as Spark's Kafka source gives them, streaming or not."""
+    texts = ", ".join(f"{name}: string" for name in TYPES)
+    row = f"array<struct<{texts}>>"
+    message = f"type string, isDdl boolean, data {row}, _tidb struct<commitTs: bigint>"
     parsed = raw.select(
         F.from_json(F.col("value").cast("string"), message).alias("m"), "partition", "offset"
     ).where("m.type in ('INSERT', 'UPDATE', 'DELETE')")

@@ -194,14 +194,13 @@ class Typing:
             valid = lists.is_valid().take(rows)
             if not pc.all(valid).as_py():
                 starts = pc.if_else(valid, starts, None)
+        texts = lists.values
         found = []
         for column, place, zone in zip(self.columns, layout.places, layout.zones, strict=True):
             if place is None:
                 found.append(pa.nulls(len(rows), arrow_type(column)))
                 continue
-            at = starts if place == 0 else pc.add(starts, place)
-            texts = lists.values.take(at)
-            found.append(from_text_array(column, texts, zone or self.zone))
+            found.append(from_text_array(column, texts, zone or self.zone, at=starts, place=place))
         return found
 
 

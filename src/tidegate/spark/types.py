@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from tidegate.model import Column, MySQLType, ValueForm
 from tidegate.wire.text import format_double, format_float
+from tidegate.wire.typed import read_texts
 
 UTC = "UTC"
 MAX_PRECISION = 38
@@ -57,6 +58,7 @@ _FIXED_TYPES: dict[int, DataType] = {
 }
 
 
+@lru_cache(maxsize=4096)
 def spark_type(column: Column) -> DataType:
     """The Spark type that holds every value of the column."""
     form = column.value_form
@@ -340,22 +342,44 @@ def arrow_type(column: Column) -> pa.DataType:
     return _ARROW_TYPES[type(kind)]
 
 
-def from_text_array(column: Column, values: pa.Array, zone: str = UTC) -> pa.Array:
-    """The typed values of texts, those that `from_text` gives."""
+def from_text_array(
+    column: Column,
+    values: pa.StringArray,
+    zone: str = UTC,
+    *,
+    at: pa.Int32Array | None = None,
+    place: int = 0,
+) -> pa.Array:
+    """The typed values of texts, those that `from_text` gives; with `at` those at `at + place`."""
     kind = spark_type(column)
+    target = arrow_type(column)
+    if type(kind) not in _ALPHABETS:
+        return _from_other_texts(column, kind, _texts_at(values, at, place))
+    local = pa.timestamp("us") if isinstance(kind, TimestampType) else target
+    found = read_texts(values, at, place, local)
+    if found is None:
+        found = _read_array(kind, _texts_at(values, at, place), local)
+    if not isinstance(kind, TimestampType):
+        return found
+    own = column.zone or zone
+    if own != UTC:
+        found = pc.assume_timezone(found, own, ambiguous="earliest", nonexistent="latest")
+    return found.cast(target)
+
+
+def _texts_at(values: pa.StringArray, at: pa.Int32Array | None, place: int) -> pa.StringArray:
+    if at is None:
+        return values
+    return values.take(at if place == 0 else pc.add(at, pa.scalar(place, pa.int32())))
+
+
+def _from_other_texts(column: Column, kind: DataType, values: pa.StringArray) -> pa.Array:
+    """Texts, labels, bytes and vectors."""
     if isinstance(kind, StringType):
         return _label_array(column, values)
     if isinstance(kind, BinaryType):
         return pa.array(map(_bytes, values.to_pylist()), pa.binary())
-    if isinstance(kind, ArrayType):
-        return _vector_array(values)
-    target = arrow_type(column)
-    if not isinstance(kind, TimestampType):
-        return _read_array(kind, values, target)
-    local = _read_array(kind, values, pa.timestamp("us"))
-    own = column.zone or zone
-    instants = pc.assume_timezone(local, own, ambiguous="earliest", nonexistent="latest")
-    return instants.cast(target)
+    return _vector_array(values)
 
 
 def _bytes(text: str | None) -> bytes | None:

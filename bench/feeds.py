@@ -1,0 +1,66 @@
+"""Feeds in a real Kafka for benchmarks: the workload `sysbench`, rows of 20 columns, in any protocol.
+
+Canal-JSON updates carry the whole old row, as TiCDC sends them unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from tests.support.kafka import Broker
+from tidegate.feed.changefeed import Changefeed
+from tidegate.feed.config import ChangefeedConfig
+from tidegate.workload import Workload, workload
+
+PARTITIONS = 3
+DATABASE, TABLE = "sbtest", "sbtest1"
+CANAL = {"protocol": "canal-json", "enable-tidb-extension": "true"}
+_RULES = '[sink]\ndispatchers = [{matcher = ["*.*"], partition = "index-value"}]'
+
+
+def uri(kafka: Broker, topic: str, parameters: Mapping[str, str] = CANAL) -> str:
+    """The sink URI of a feed in this topic."""
+    told = {**parameters, "partition-num": str(PARTITIONS)}
+    query = "&".join(f"{name}={value}" for name, value in told.items())
+    return f"kafka://{kafka.address}/{topic}?{query}"
+
+
+def produce(
+    kafka: Broker,
+    topic: str,
+    rows: int,
+    keys: int,
+    tables: int = 1,
+    parameters: Mapping[str, str] = CANAL,
+) -> int:
+    """Sends the workload; the number of messages."""
+    kafka.create(topic, partitions=PARTITIONS)
+    config = ChangefeedConfig.from_toml(_RULES, uri(kafka, topic, parameters))
+    feed = Changefeed(config, clock=None)
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.address,
+            "linger.ms": 50,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    sent = 0
+    source = workload("sysbench", rows=rows, seed=1, keys=keys, tables=tables)
+    for batch in _messages(feed, source):
+        columns = (batch[name].to_pylist() for name in ("partition", "key", "value"))
+        for partition, key, value in zip(*columns, strict=True):
+            producer.produce(topic, value=value, key=key, partition=partition)
+        producer.poll(0)
+        producer.flush()
+        sent += batch.num_rows
+    return sent
+
+
+def _messages(feed: Changefeed, source: Workload) -> Iterator[pa.RecordBatch]:
+    """One batch at a time: millions of messages would fill the memory."""
+    yield from map(feed.send, source.batches())
+    yield feed.close()
