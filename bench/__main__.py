@@ -23,6 +23,8 @@ def main() -> None:
     parser.add_argument("--chart", type=Path, help="draw the speed table here (.svg or .png)")
     arguments = parser.parse_args()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # a file has room for whole words
     results = _speed(console, arguments.turns)
     sizes = _sizes(console)
     craft_speed = craft_sizes.speed(arguments.turns)

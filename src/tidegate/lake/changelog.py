@@ -1,8 +1,8 @@
 """The changelog: every event of a feed with its source position, for ever growing.
 
-A plain streaming query fills it, exactly once. It is partitioned by database and table, so that one
-table's interval is read without the others; watermarks and bad messages, which have no table, are
-apart from all of them. Everything the mirror knows it has read from here.
+A streaming query fills it, exactly once. It is partitioned by database and table, so that one
+table's interval is read without the others, and row changes are apart from all other events, which
+are few. Everything the mirror knows it has read from here.
 """
 
 from __future__ import annotations
