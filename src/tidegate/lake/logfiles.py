@@ -25,6 +25,7 @@ from tidegate.lake.conditions import Condition
 PENDING_BYTES = 128 << 20
 """What a task keeps in memory at most before it writes: change batches, as large as in Arrow."""
 ROW_GROUP_BYTES = 32 << 20
+_BATCH_ROWS = 32_768
 
 WRITTEN_TYPE = (
     StructType()
@@ -173,7 +174,11 @@ def read_files(
         found = dataset.dataset([file.path for file in files], format="parquet")
         # Little read-ahead: memory does not grow with the files.
         for batch in found.to_batches(
-            columns=list(columns), filter=condition.arrow(), batch_readahead=2, fragment_readahead=1
+            _BATCH_ROWS,
+            columns=list(columns),
+            filter=condition.arrow(),
+            batch_readahead=2,
+            fragment_readahead=1,
         ):
             if batch.num_rows:
                 yield batch
