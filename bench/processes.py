@@ -50,7 +50,9 @@ def _processes() -> Iterator[tuple[str, int]]:
         if b"org.apache.spark.deploy.SparkSubmit" in _command(child):  # not the broker
             yield JVM, child
             for descendant in _descendants(child):
-                yield WORKERS, descendant
+                # The JVM also starts small commands, which are it itself until they run.
+                if b"pyspark.daemon" in _command(descendant):
+                    yield WORKERS, descendant
 
 
 def _descendants(pid: int) -> Iterator[int]:
