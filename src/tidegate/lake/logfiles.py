@@ -174,7 +174,7 @@ def read_files(
         found = dataset.dataset([file.path for file in files], format="parquet")
         # Little read-ahead: memory does not grow with the files.
         for batch in found.to_batches(
-            _BATCH_ROWS,
+            batch_size=_BATCH_ROWS,
             columns=list(columns),
             filter=condition.arrow(),
             batch_readahead=2,
