@@ -24,6 +24,10 @@ from tidegate.model import LakeError
 from tidegate.model.tso import tso_from_datetime
 
 
+_MARGIN_SECONDS = 0.5
+"""What may pass between reckoning how long versions are kept and forgetting the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Maintained:
     """What was done to a table, by name."""
@@ -55,9 +59,11 @@ def maintain(
     written = _oldest_needed(lake, since)
     for snapshot in sorted(lake.snapshots.at(), key=lambda found: found.name):
         oldest = min(written.get(snapshot.name, datetime.min.replace(tzinfo=UTC)), now - keep)
-        seconds = (now - oldest).total_seconds() if oldest.year > 1 else now.timestamp()
         on_table(str(snapshot.name))
-        yield _one(lake, snapshot.identifier, str(snapshot.name), seconds)
+        # Counted from now: the tables before this one have taken their time.
+        passed = datetime.now(UTC)
+        seconds = (passed - oldest).total_seconds() if oldest.year > 1 else passed.timestamp()
+        yield _one(lake, snapshot.identifier, str(snapshot.name), seconds + _MARGIN_SECONDS)
     lake.snapshots.forget(since)
     _forget_changes(lake, state, since)
     for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
