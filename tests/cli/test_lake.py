@@ -4,16 +4,24 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
+from types import SimpleNamespace
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from tests.support.spark import fresh
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import java_reason
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
+from tidegate.lake import Lake, LakePlace
 from tidegate.model import ConfigError, LakeError
 from tidegate.wire import write_capture
 from tidegate.workload import workload
@@ -107,8 +115,6 @@ def test_read_names_what_was_meant(tidegate, bank):
 
 
 def test_read_goes_back_to_every_recorded_instant(tidegate, bank, spark):
-    from tidegate.lake import Lake, LakePlace
-
     instants = [ts for ts, _ in Lake(spark, LakePlace(str(bank))).snapshots.instants()]
     assert len(instants) >= 2
     at = instants[0]
@@ -120,13 +126,16 @@ def test_read_goes_back_to_every_recorded_instant(tidegate, bank, spark):
 
 def test_a_lake_is_found_whatever_its_catalog_was_called(bank, spark, truth, tmp_path):
     """The embedded catalog knows its tables under one name, and a session may have many lakes."""
-    from tidegate.lake import Lake, LakePlace
-
     lake = Lake(spark, LakePlace(str(bank), name="elsewhere"))
     assert lake.read("bank", "accounts").count() == len(truth["bank", "accounts"].rows)
-    shutil.copytree(bank, tmp_path / "copy")
+    twin = tmp_path / "twin"
+    shutil.copytree(bank, twin)
+    with closing(sqlite3.connect(twin / "catalog.db")) as catalog:
+        moved = "UPDATE iceberg_tables SET metadata_location = replace(metadata_location, ?, ?)"
+        catalog.execute(moved, (str(bank), str(twin)))
+        catalog.commit()
     with pytest.raises(LakeError, match="has another lake under the name"):
-        Lake(spark, LakePlace(str(tmp_path / "copy")))
+        Lake(spark, LakePlace(str(twin)))
 
 
 def test_a_lake_of_delta_tables(tidegate, spark, tmp_path):
@@ -150,6 +159,86 @@ def test_status_tells_instants_tables_and_the_feed(tidegate, bank, truth):
     ]
     assert tidegate("status", "--lake", bank) == 0
     assert "mirrored" in tidegate.out
+
+
+def test_status_tells_what_needs_a_look(tidegate, spark, tmp_path):
+    """Of transfers neither CREATE nor BOOTSTRAP can be read; one of them is another statement."""
+    uri = "kafka://h:9092/bank?protocol=simple&partition-num=3"
+    path = capture(tmp_path / "bank.parquet", uri=uri, rows=10)
+    messages = pq.read_table(path)
+    values, bad = messages["value"].to_pylist(), 0
+    for place, value in enumerate(values):
+        told = json.loads(value)
+        if "tableSchema" not in told or told["tableSchema"]["table"] != "transfers":
+            continue
+        if told["type"] == "CREATE":
+            del told["tableSchema"]
+            told |= {"type": "QUERY", "sql": "RECOVER TABLE `bank`.`gone`"}
+            values[place] = json.dumps(told).encode()
+        else:
+            values[place], bad = b"{", bad + 1
+    column = messages.column_names.index("value")
+    pq.write_table(messages.set_column(column, "value", pa.array(values, pa.binary())), path)
+    lake = ["--lake", tmp_path / "lake"]
+    assert tidegate("mirror", path, *lake, "--once", "--bad-messages", "continue") == 1
+
+    assert tidegate("status", *lake, "--output", "json") == 1
+    (document,) = tidegate.documents()
+    assert 0 < document["appliedTs"] < document["resolvedTs"]
+    assert document["applied"] < document["resolved"]
+    assert document["lagSeconds"] > 0
+    assert (document["quarantined"], document["retried"], document["fine"]) == (bad, 0, False)
+    assert [(each["table"], each["state"]) for each in document["tables"]] == [
+        ("accounts", "mirrored"),
+        ("gone", "stopped"),
+    ]
+    assert "RECOVER TABLE" in document["tables"][1]["reason"]
+    (waiting,) = document["waiting"]
+    assert (waiting["database"], waiting["table"]) == ("bank", "transfers")
+    assert waiting["rows"] > 0
+
+    assert tidegate("status", *lake) == 1
+    lines = [line.strip() for line in tidegate.out.splitlines()]
+    told = dict(line.split(None, 1) for line in lines if line)
+    assert told["applied"].endswith(f"({document['appliedTs']})")
+    assert told["resolved"].startswith(document["resolved"][:10])
+    assert told["lag"].split()[-1] in ("s", "min", "h", "days")
+    assert told["quarantined"].split() == [str(bad), "messages"]
+    assert told["bank.accounts"].startswith("mirrored")
+    assert told["bank.gone"].startswith("stopped")
+    assert "RECOVER TABLE" in told["bank.gone"]
+    assert told["waiting:"] == (
+        f"{waiting['rows']} rows of bank.transfers for schema version {waiting['version']}"
+    )
+
+
+def test_a_feed_in_kafka_may_come_another_way_but_be_no_other(tidegate, spark, kafka, tmp_path):
+    topic = fresh("bank")
+    kafka.create(topic)
+    messages = pq.read_table(capture(tmp_path / "bank.parquet", rows=40)).to_pylist()
+    half = len(messages) // 2
+    kafka.send({topic: [SimpleNamespace(**message) for message in messages[:half]]})
+    extension = {"enable_tidb_extension": "true"}
+    lake = ["--lake", tmp_path / "lake"]
+    uri = kafka.uri(topic, "canal-json", **extension)
+    assert tidegate("mirror", uri, *lake, "--once") == 0
+    refused = {
+        kafka.uri("other", "canal-json", **extension): "topics is",
+        kafka.uri(topic, "open-protocol"): "protocol is",
+        kafka.uri(topic, "canal-json"): "consistency is 'snapshot', not 'eventual'",
+    }
+    for wrong, says in refused.items():
+        with pytest.raises(LakeError, match=says):
+            tidegate("mirror", wrong, *lake, "--once")
+
+    # The same topic of the same broker under another address, at another pace, with claim checks.
+    kafka.send({topic: [SimpleNamespace(**message) for message in messages[half:]]})
+    config = tmp_path / "tidegate.toml"
+    config.write_text('[lake]\nthreads = 2\ninterval = "2s"\nmax-step = "1s"\n')
+    same = uri.replace("127.0.0.1", "localhost")
+    other = ["--config", config, "--max-messages", 10, "--claim-check", tmp_path]
+    assert tidegate("mirror", same, *lake, "--once", *other, "--bad-messages", "continue") == 0
+    assert tidegate("verify", *lake, "--workload", "bank", "--rows", 40) == 0
 
 
 def test_a_second_run_has_nothing_to_do(tidegate, bank, folder):
@@ -258,6 +347,66 @@ def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, s
     assert tidegate("quarantine", "list", *lake) == 0
     assert tidegate("verify", *lake, "--workload", "bank", "--rows", 120) == 0
     assert "all 2 tables are equal" in tidegate.out
+
+
+def test_what_a_mirror_went_past_is_put_right_after_a_retry(tidegate, spark, tmp_path):
+    objects, nothing = tmp_path / "objects", tmp_path / "nothing"
+    objects.mkdir()
+    nothing.mkdir()
+    uri, toml = f"{CANAL}&max-message-bytes=610", CLAIM_CHECKS.format(folder=objects)
+    path = capture(tmp_path / "large.parquet", uri=uri, rows=80, toml=toml)
+    count = len(list(objects.iterdir()))
+    lake = ["--lake", tmp_path / "lake"]
+    run = ["mirror", path, *lake, "--once", "--claim-check", nothing]
+    assert tidegate(*run, "--bad-messages", "continue") == 1
+    compared = ["verify", *lake, "--workload", "bank", "--rows", 80]
+    assert tidegate(*compared) == 1
+
+    assert tidegate("quarantine", "retry", *lake, "--claim-check", objects) == 0
+    assert "late: the table had gone past" in tidegate.out
+    assert "start `tidegate mirror` again: it puts the tables right" in tidegate.out
+    assert tidegate("status", *lake) == 1
+    assert f"retried: {count} messages could be read since" in tidegate.out
+    assert tidegate(*run, "--output", "json") == 0
+    *_, done = tidegate.documents()
+    assert (done["quarantined"], done["fine"]) == (0, True)
+    assert tidegate(*compared) == 0
+
+
+def test_maintenance_joins_files_and_keeps_the_last_instant(tidegate, spark, tmp_path):
+    path = capture(tmp_path / "bank.parquet", rows=100)
+    at = ["--lake", tmp_path / "lake"]
+    assert tidegate("mirror", path, *at, "--once", "--max-step-seconds", "0.03") == 0
+    lake = Lake(spark, LakePlace(str(tmp_path / "lake")))
+    instants = [ts for ts, _ in lake.snapshots.instants()]
+    assert len(instants) >= 3
+    accounts = lake.tables.identifier("bank", "accounts")
+
+    def count(what):
+        return spark.sql(f"SELECT * FROM {accounts}.{what}").count()
+
+    before = {what: count(what) for what in ("data_files", "delete_files")}
+    assert before["delete_files"] > 0
+    compared = ["verify", *at, "--workload", "bank", "--rows", 100]
+    assert tidegate(*compared) == 0
+
+    assert tidegate("maintain", *at, "--keep", 0, "--output", "json") == 0
+    *tables, done = tidegate.documents()
+    done_to = {each["table"]: each for each in tables}
+    logs = {f"_tidegate.{name}" for name in ("changelog", "snapshots", "quarantine")}
+    assert done_to.keys() == {"bank.accounts", "bank.transfers", *logs}
+    assert done_to["bank.accounts"]["data files joined"] > 0
+    assert done_to["bank.accounts"]["snapshots removed"] > 0
+    assert (done["event"], done["tables"], done["keptSinceTs"]) == ("done", 5, instants[-1])
+    assert count("data_files") < before["data_files"]
+    assert count("delete_files") < before["delete_files"]
+    assert tidegate(*compared) == 0
+    with pytest.raises(LakeError, match="keeps its snapshots since"):
+        tidegate("read", "bank.accounts", *at, "--at", instants[0])
+
+    assert tidegate("maintain", *at, "--keep", 0) == 0
+    assert re.search(r"^bank\.transfers: ", tidegate.out, re.MULTILINE)
+    assert re.search(r"\n5 tables: .* \(\d+\.\d s\)\nevery snapshot since 2026-", tidegate.out)
 
 
 def test_filter_and_renames_by_a_file(tidegate, spark, folder):

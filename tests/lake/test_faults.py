@@ -3,20 +3,26 @@
 Faults of the mirror's own process are those of test_crash.py.
 """
 
-import re
+import os
 import shutil
 import subprocess
+import threading
+import time
 from functools import cache
 
 import pytest
 
 from tests.support.lake import new_lake
 from tests.support.soak import Soak, SoakFeed, check
+from tidegate.cli.app import commands
+from tidegate.lake.lake import check_folder
 from tidegate.lake.lock import lake_lock
 from tidegate.lake.mirror import MirrorSettings
 from tidegate.lake.run import Feed, MirrorRun
 from tidegate.model import LakeError
 from tidegate.spark import changes
+
+ALL = os.environ.get("TIDEGATE_ALL")
 
 
 @cache
@@ -32,7 +38,8 @@ def soak(kafka, tmp_path, request):
 
 def feed_of(spark, soak, **identity):
     uri = f"kafka://{soak.broker.address}/{soak.topic}?{soak.feed.query}"
-    frame = changes(spark, uri, max_per_trigger=identity.pop("max_per_trigger", 300))
+    pace, options = identity.pop("max_per_trigger", 300), identity.pop("options", None)
+    frame = changes(spark, uri, max_per_trigger=pace, options=options)
     return Feed(frame, {"topics": soak.topic, "protocol": "canal-json"} | identity)
 
 
@@ -127,6 +134,26 @@ def test_another_feed_is_refused_and_other_brokers_and_rates_are_not(spark, soak
     check(mirrored(spark, soak, max_per_trigger=50), soak, instants=1)
 
 
+@pytest.mark.parametrize("table_format", ["iceberg", *(["delta"] if ALL else [])])
+def test_a_lake_that_was_moved_or_copied_is_refused(spark, soak, table_format):
+    lake = new_lake(spark, soak.lake, table_format)
+    lake.set_claim({"topics": soak.topic})
+    for change in (shutil.copytree, shutil.move):
+        other = soak.folder / change.__name__
+        change(soak.lake, other)
+        with pytest.raises(LakeError, match=r"was moved or copied: it was made in .* Move it back"):
+            new_lake(spark, other, table_format)
+
+
+def test_a_lake_may_be_where_a_link_at_its_old_place_leads(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    new.mkdir()
+    with pytest.raises(LakeError, match="was moved or copied"):
+        check_folder(str(old), str(new))
+    old.symlink_to(new)
+    check_folder(str(old), str(new))
+
+
 def test_a_feed_is_the_lakes_from_the_start(spark, soak):
     """Also where the first mirror was cut off before it had recorded anything."""
 
@@ -169,15 +196,84 @@ def fill_disk(filler, leave):
         file.write(bytes(max(0, free - leave)))
 
 
+def test_a_place_where_no_lake_can_be_is_told(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    with (
+        pytest.raises(LakeError, match=r"cannot be written to: Not a directory\. Make room"),
+        lake_lock(file / "lake"),
+    ):
+        pass
+
+
+NO_SPACE = r"(?i)^[^\n]*no space (is )?left on[^\n]*make room [^\n]*start the mirror again\.$"
+
+
 def test_a_full_disk_is_told_and_the_mirror_goes_on_when_there_is_room(spark, soak, small_disk):
     lake = new_lake(spark, soak.lake)
     soak.send(1.0)
-    fill_disk(small_disk, 60_000)
-    run = MirrorRun(lake, feed_of(spark, soak), MirrorSettings(max_step_seconds=1))
-    with pytest.raises(LakeError) as caught:
-        run.once()
-    assert re.search(r"(?i)no space (is )?left on", str(caught.value))
-    assert re.search(r"(?i)make room .*start the mirror again\.$", str(caught.value))
-    assert "\n" not in str(caught.value)
+
+    def run():
+        settings = MirrorSettings(max_step_seconds=1)
+        return MirrorRun(lake, feed_of(spark, soak), settings).once()
+
+    fill_disk(small_disk, 0)
+    with pytest.raises(LakeError, match=NO_SPACE):
+        run()
+    # A lake that is to be made there, by the command.
+    uri = f"kafka://{soak.broker.address}/{soak.topic}?{soak.feed.query}"
+    command = ["mirror", uri, "--lake", str(soak.lake / "new"), "--once"]
+    with pytest.raises(LakeError, match=NO_SPACE):
+        commands.main(command, standalone_mode=False)
+    # Room for a while: it ends in the middle.
     small_disk.unlink()
-    check(mirrored(spark, soak), soak, instants=2)
+    fill_disk(small_disk, 60_000)
+    with pytest.raises(LakeError, match=NO_SPACE):
+        run()
+    small_disk.unlink()
+    check(mirrored(spark, soak), soak, instants=1)
+
+
+# --- Kafka ----------------------------------------------------------------------------------------
+
+IMPATIENT = {
+    "kafka.default.api.timeout.ms": "1500",
+    "kafka.request.timeout.ms": "1000",
+    "fetchOffset.numRetries": "1",
+}
+OUTAGES = {"long": IMPATIENT}  # longer than Kafka's client is patient
+if ALL:
+    OUTAGES["short"] = {}
+
+
+@pytest.mark.parametrize("outage", OUTAGES)
+def test_a_mirror_goes_on_by_itself_when_kafka_was_away(spark, soak, outage):
+    soak.send(0.4)
+    lake = new_lake(spark, soak.lake)
+    feed = feed_of(spark, soak, options=OUTAGES[outage])
+    phases, seen = [], threading.Event()
+
+    def restart():
+        with soak.broker.stopped():
+            assert seen.wait(120)
+        soak.send(1.0)
+
+    broker_restarts = threading.Thread(target=restart)
+
+    def progress(told):
+        phases.append(told.phase)
+        if told.rows and not broker_restarts.ident:
+            broker_restarts.start()
+            phases.clear()
+        if "waiting for Kafka" in phases or (outage == "short" and len(phases) > 20):
+            seen.set()
+
+    run = MirrorRun(lake, feed, on_progress=progress)
+    deadline = time.monotonic() + 300
+    run.forever(
+        lambda: run.progress.applied_ts >= soak.feed.last_ts or time.monotonic() > deadline,
+        interval=0.2,
+    )
+    broker_restarts.join()
+    check(lake, soak, instants=1)
+    assert run.progress.messages == len(soak.feed.messages)

@@ -74,6 +74,16 @@ def test_a_table_that_is_dropped_and_made_again_is_another_one():
     assert lake.tables["d", "t"] is not first
 
 
+def test_a_table_that_no_statement_made_begins_before_its_rows_also_without_watermarks():
+    for target, first_ts in ((Position(100), 7), (Position(3, 1), 1 << 58)):
+        lake = Lake()
+        lake.schemas[1, None] = TableSchema(database="d", table="t", columns=())
+        planner = Planner(lake.tables, lake.book, {(1, None): ()}, lake.schemas, target)
+        made, rows = planner.plan([], [group(0, first_ts=first_ts)])
+        assert (type(made), type(rows)) == (Create, Rows)
+        assert made.position < rows.position == target
+
+
 def test_a_rename_carries_the_table_on_and_frees_its_name():
     lake = Lake(statement(1, CREATE))
     steps = lake.plan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
@@ -62,6 +62,7 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
 
     from tidegate.lake.format import session_settings
     from tidegate.lake.lake import Lake
+    from tidegate.lake.run import disk_full
     from tidegate.spark import session
 
     # PySpark turns most of Java's errors into its own, but not all.
@@ -82,7 +83,8 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
             lake = Lake(spark, settings.place, settings.format, zone=settings.time_zone)
         yield lake
     except (PySparkException, java_error) as error:
-        raise LakeError(
+        full = disk_full("The command", error, settings.place.folder)
+        raise full or LakeError(
             f"Spark failed: {java_reason(str(error))}",
             "Nothing is lost: mend the cause and run the command again",
         ) from error
@@ -123,13 +125,13 @@ def exclusive(settings: LakeSettings) -> Iterator[None]:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Shows on a terminal that something takes its time."""
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal that something takes its time; gives what says that it is another now."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda what: None
         return
-    with Console(stderr=True).status(f"{what} …", spinner="dots"):
-        yield
+    with Console(stderr=True).status(f"{what} …", spinner="dots") as status:
+        yield lambda what: status.update(f"{what} …")
 
 
 # --- times ----------------------------------------------------------------------------------------

@@ -4,24 +4,56 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidegate.cli.lakes import exclusive, opened, settings_of
+from tidegate.cli.lakes import exclusive, instant, iso, opened, settings_of, working
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tidegate.lake.lake import Lake
 
 
 def maintain(*, keep: float | None, output: str, **options: Any) -> None:
     """Does it for every table, and says what was done."""
-    from tidegate.lake.maintenance import maintain
-
     settings = settings_of(**options).remembered()
     days = settings.keep_days if keep is None else keep
     with exclusive(settings), opened(settings) as lake:
-        for table in maintain(lake, timedelta(days=days)):
+        _run(lake, timedelta(days=days), output)
+
+
+def _run(lake: Lake, keep: timedelta, output: str) -> None:
+    from tidegate.lake.maintenance import maintain
+
+    tables, total, seconds = 0, dict[str, int](), 0.0
+    with working("looking at the lake") as now:
+        for table in maintain(lake, keep, lambda name: now(f"maintaining {name}")):
+            tables += 1
+            seconds += table.seconds
+            for what, count in table.done.items():
+                total[what] = total.get(what, 0) + count
             if output == "json":
-                document = {"table": table.table, "seconds": table.seconds, **table.done}
-                click.echo(json.dumps(document, ensure_ascii=False))
-                continue
-            done = ", ".join(f"{count:,} {what}" for what, count in table.done.items() if count)
-            click.echo(f"{table.table}: {done or 'nothing to do'} ({table.seconds:.1f} s)")
+                told = {"event": "table", "table": table.table, "seconds": table.seconds}
+                _write({**told, **table.done})
+            else:
+                click.echo(f"{table.table}: {_listed(table.done)} ({table.seconds:.1f} s)")
+    since = lake.snapshots.kept_since()
+    if output == "json":
+        done = {"event": "done", "tables": tables, "seconds": round(seconds, 3), **total}
+        _write({**done, "keptSinceTs": since, "keptSince": iso(since)})
+    elif not tables:
+        click.echo("the lake has no snapshot yet: there is nothing to maintain")
+    else:
+        click.echo(f"{tables:,} tables: {_listed(total)} ({seconds:.1f} s)")
+        click.echo(f"every snapshot since {instant(since)} can be read")
+
+
+def _listed(done: Mapping[str, int]) -> str:
+    counts = ", ".join(f"{count:,} {what}" for what, count in done.items() if count)
+    return counts or "nothing to do"
+
+
+def _write(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, ensure_ascii=False))

@@ -57,7 +57,7 @@ def shown(place: str, *, output: str, **options: Any) -> None:
 
 
 def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
-    """Decodes bad messages again; whether all could be read, and in time."""
+    """Decodes bad messages again; whether all could be read."""
     from tidegate.lake.quarantine import Quarantine
 
     wanted = [parse_place(place) for place in places]
@@ -83,13 +83,11 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
             click.echo(f"still bad  {_named(message.place)}  {message.reason}")
         click.echo(f"{len(result.read):,} messages read, {len(result.bad):,} still bad")
         for name, count in result.late.items():
-            click.echo(
-                f"late: {count:,} events of {'.'.join(name)} are in the changelog, but the tables "
-                "had gone past them; mirror into a new lake to have them applied"
-            )
-        if result.read and not result.late:
-            click.echo("start `tidegate mirror` again: it goes on with them")
-    return not (result.bad or result.late)
+            click.echo(f"late: the table had gone past {count:,} events of {'.'.join(name)}")
+        if result.read:
+            how = "puts the tables right" if result.late else "goes on with them"
+            click.echo(f"start `tidegate mirror` again: it {how}")
+    return not result.bad
 
 
 def _reading(lake: Lake, told: dict[str, Any]) -> Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +16,12 @@ from tidegate.cli.lakes import instant, iso, lag_seconds, reading, settings_of, 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
 
+_LONGEST_LINE = 100_000
 _STYLES = {"mirrored": "green", "stopped": "bold red"}
 
 
 def status(*, rows: bool, output: str, **options: Any) -> bool:
-    """Shows it; whether all is well: nothing stopped, waiting or quarantined."""
+    """Shows it; whether all is well: nothing stopped, waiting, quarantined or to be put right."""
     with reading(settings_of(**options)) as lake:
         document = look(lake, count_rows=rows)
     if output == "json":
@@ -55,7 +57,8 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
             entry["rows"] = lake.tables.read(found.identifier, found.version).count()
         tables.append(entry)
     waiting = lake.changelog.waiting(state.applied_ts, state.cache)
-    bad = Quarantine(lake).count()
+    quarantine = Quarantine(lake)
+    bad, retried = quarantine.count(), quarantine.count_since(state.retried)
     stopped = [entry for entry in tables if entry["state"] == "stopped"]
     return {
         "lake": lake.place.folder,
@@ -76,7 +79,8 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
             for key, count in waiting.items()
         ],
         "quarantined": bad,
-        "fine": not (stopped or waiting or bad),
+        "retried": retried,
+        "fine": not (stopped or waiting or bad or retried),
     }
 
 
@@ -86,11 +90,18 @@ def _note(entry: dict[str, Any], document: dict[str, Any]) -> str:
     return "eventual: rows were completed from an upstream that shows only the present"
 
 
+def _terminal_width() -> int | None:
+    return None if sys.stdout.isatty() else _LONGEST_LINE
+
+
 def _show(document: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    # Nothing is cut: a terminal folds what is too long, a file has it in one line.
+    console = Console(soft_wrap=True, highlight=False, width=_terminal_width())
     feed = document["feed"]
     where = feed.get("topics") or feed.get("capture") or "nothing yet"
     grid = Grid.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
     entries = [
         ("lake", f"{document['lake']} ({document['format']})"),
         ("feed", f"{where} ({feed['protocol']})" if feed else where),
@@ -106,7 +117,7 @@ def _show(document: dict[str, Any]) -> None:
     console.print(grid)
     tables = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in ("table", "state", "last change", "rows", ""):
-        tables.add_column(head, justify="right" if head == "rows" else "left")
+        tables.add_column(head, justify="right" if head == "rows" else "left", overflow="fold")
     for entry in document["tables"]:
         tables.add_row(
             f"{entry['database']}.{entry['table']}",
@@ -122,6 +133,11 @@ def _show(document: dict[str, Any]) -> None:
         console.print(
             f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "
             f"version {entry['version']}"
+        )
+    if document["retried"]:
+        console.print(
+            f"retried: {document['retried']:,} messages could be read since; the next "
+            "`tidegate mirror` takes them in"
         )
     for topic, partition in document["silentPartitions"]:
         console.print(f"silent: partition {partition} of {topic or 'the capture'} has no watermark")

@@ -44,6 +44,7 @@ from tidegate.lake.format import (
     origin_of,
 )
 from tidegate.lake.iceberg import ORIGIN, POSITION, SCHEMA, local_folder
+from tidegate.lake.lock import make_folder
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import TableSchema
 from tidegate.spark.types import spark_schema, spark_type
@@ -82,7 +83,7 @@ class DeltaFormat(TableFormat):
         self._spark = spark
         self._place = place
         self._tables = local_folder(place.folder) / "tables"
-        self._tables.mkdir(parents=True, exist_ok=True)
+        make_folder(self._tables)
         spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
         self._jvm: Any = spark.sparkContext._jvm
         self._lock = threading.Lock()

@@ -32,20 +32,21 @@ OWN_DATABASE = "_tidegate"
 class Position(NamedTuple):
     """How far a table has come: every row up to `ts`, and the first `ddl` statements at `ts`.
 
-    Rows at the commit_ts of a statement go before it, so positions are ordered as tuples are.
+    Rows at the commit_ts of a statement go before it, so positions are ordered as tuples are. A
+    step that puts rows right at an instant that the tables had reached has its number in `mended`.
     """
 
     ts: int
     ddl: int = 0
+    mended: int = 0
 
     def __str__(self) -> str:
-        return f"{self.ts}.{self.ddl}"
+        return f"{self.ts}.{self.ddl}" + (f".{self.mended}" if self.mended else "")
 
     @classmethod
     def parse(cls, text: str) -> Position:
         """Reads what `str` gives."""
-        ts, _, ddl = text.partition(".")
-        return cls(int(ts), int(ddl or 0))
+        return cls(*map(int, text.split(".")))
 
 
 class Located(NamedTuple):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -47,6 +47,7 @@ from tidegate.lake.format import (
     TableFormat,
     origin_of,
 )
+from tidegate.lake.lock import make_folder
 from tidegate.lake.logfiles import LogFile, LogWriter, with_field_ids
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import ConfigError, TableSchema
@@ -125,8 +126,18 @@ def local_folder(text: str) -> Path:
     return Path(rest if colon else text).absolute()
 
 
-def recorded_name(folder: Path) -> str | None:
-    """What the embedded catalog of a folder is called: it finds its tables under that name only."""
+class Recorded(NamedTuple):
+    """What the embedded catalog of a folder says of itself.
+
+    It finds its tables under its `name` only, and their files below the folder it was made in.
+    """
+
+    name: str
+    folder: str
+
+
+def recorded(folder: Path) -> Recorded | None:
+    """What the catalog in a folder says; None where there is none, or nothing in it."""
     path = folder / CATALOG_FILE
     if not path.is_file():
         return None
@@ -134,8 +145,16 @@ def recorded_name(folder: Path) -> str | None:
         is_made = "SELECT 1 FROM sqlite_master WHERE name = 'iceberg_tables'"
         if connection.execute(is_made).fetchone() is None:
             return None
-        found = connection.execute("SELECT catalog_name FROM iceberg_tables LIMIT 1").fetchone()
-    return None if found is None else str(found[0])
+        # A log of the lake's own is where the catalog puts it, below the folder of all tables.
+        found = connection.execute(
+            "SELECT catalog_name, metadata_location FROM iceberg_tables WHERE table_name = ? "
+            "ORDER BY metadata_location LIKE ? DESC",
+            ("changelog", f"%{OWN_DATABASE}/changelog/%"),
+        ).fetchone()
+    if found is None:
+        return None
+    name, location = found
+    return Recorded(name, location.removeprefix("file:").rpartition("/tables/")[0])
 
 
 class IcebergFormat(TableFormat):
@@ -150,7 +169,7 @@ class IcebergFormat(TableFormat):
         self._log_writers: dict[str, LogWriter] = {}
         self._catalog_name = place.catalog or place.name
         if place.catalog is None:
-            local_folder(place.folder).mkdir(parents=True, exist_ok=True)
+            make_folder(local_folder(place.folder))
             for name, value in session_settings(place).items():
                 if name != "spark.sql.extensions":
                     spark.conf.set(name, value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -12,12 +15,14 @@ from pyspark.sql import functions as F
 from tidegate.feed.tables import Name
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import LakePlace, open_format
-from tidegate.lake.iceberg import local_folder, recorded_name
+from tidegate.lake.iceberg import local_folder, recorded
 from tidegate.lake.names import quoted
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_from_datetime
 from tidegate.spark.types import to_text
+
+_CLAIM = "tidegate.feed"
 
 
 class Lake:
@@ -37,7 +42,30 @@ class Lake:
         self.format_name = format_name
         self.tables = open_format(format_name, spark, place)
         self.changelog = Changelog.open(self.tables)
+        claim = self.claim()
+        if claim is not None:
+            check_folder(claim["folder"], self.folder)
         self.snapshots = Snapshots(spark, self.tables)
+
+    # --- whose it is ------------------------------------------------------------------------------
+
+    @property
+    def folder(self) -> str:
+        """Where the lake is, in one spelling."""
+        folder = self.place.folder
+        return folder if "://" in folder else str(Path(folder).absolute())
+
+    def claim(self) -> dict[str, Any] | None:
+        """The feed that the lake is of, and the folder that it was made in, once that is known."""
+        told = self.tables.properties(self.changelog.identifier).get(_CLAIM)
+        return None if told is None else json.loads(told)
+
+    def set_claim(self, feed: Mapping[str, Any]) -> None:
+        """Makes the lake this feed's for good."""
+        told = json.dumps({"feed": feed, "folder": self.folder})
+        self.tables.set_properties(self.changelog.identifier, {_CLAIM: told})
+
+    # --- reading ----------------------------------------------------------------------------------
 
     def snapshot(self, at: int | datetime | None = None) -> Mapping[Name, DataFrame]:
         """Every table as of one upstream instant: the last recorded that is not after `at`."""
@@ -93,17 +121,33 @@ class Lake:
         return self.tables.read(found.identifier, found.version)
 
 
+def check_folder(made_in: str, folder: str) -> None:
+    """Refuses a lake that was moved or copied: its tables name their files by path.
+
+    A link at the old place that leads to the new one will do.
+    """
+    if made_in == folder or Path(made_in).resolve() == Path(folder).resolve():
+        return
+    raise LakeError(
+        f"The lake in {folder!r} was moved or copied: it was made in {made_in!r}, and its tables "
+        "name their files there",
+        f"Move it back to {made_in!r}, or mirror the feed into another --lake",
+    )
+
+
 def _named(spark: SparkSession, place: LakePlace) -> LakePlace:
     """With the name that the lake's catalog has, or one that no other lake of the session has."""
     if place.catalog is not None:
         return place
     folder = local_folder(place.folder)
-    recorded = recorded_name(folder)
-    name = recorded or place.name
+    told = recorded(folder)
+    if told is not None:
+        check_folder(told.folder, str(folder))
+    name = place.name if told is None else told.name
     taken = spark.conf.get(f"spark.sql.catalog.{name}.warehouse", None)
     if taken is None or taken.startswith(f"{folder}/"):
         return place._replace(name=name)
-    if recorded is not None:
+    if told is not None:
         raise LakeError(
             f"The session has another lake under the name {name!r}, with tables in {taken}",
             "Open this one in a session of its own",

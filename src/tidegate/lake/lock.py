@@ -25,11 +25,11 @@ ENDING_SECONDS = 120.0
 @contextmanager
 def lake_lock(folder: Path) -> Iterator[None]:
     """Holds the lock of a local lake, or raises LakeError if another process has it."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / "mirror.lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise unwritable(folder, error) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,13 +42,22 @@ def lake_lock(folder: Path) -> Iterator[None]:
                 "Stop it first, or give this one a lake of its own",
             ) from None
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            raise unwritable(folder, error) from error
         yield
     finally:
         os.close(lock)
 
 
-def _unwritable(folder: Path, error: OSError) -> LakeError:
+def make_folder(folder: Path) -> None:
+    """Makes a folder of a lake if it is not there; LakeError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
+def unwritable(folder: Path, error: OSError) -> LakeError:
+    """What to say where a file of the lake cannot be written."""
     return LakeError(
         f"The lake {str(folder)!r} cannot be written to: {error.strerror}",
         "Make room there, or see to its permissions, and start the mirror again",

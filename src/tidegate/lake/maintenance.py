@@ -7,7 +7,7 @@ one at that time, whenever it was written. The mirror must not run meanwhile: se
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -15,13 +15,17 @@ from pyspark.sql import functions as F
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
-from tidegate.lake.format import Position
+from tidegate.lake.format import OWN_DATABASE, Position
 from tidegate.lake.lake import Lake
 from tidegate.lake.names import parts_of
 from tidegate.lake.quarantine import Quarantine
 from tidegate.lake.snapshots import MirrorState
 from tidegate.model import LakeError
 from tidegate.model.tso import tso_from_datetime
+
+
+_MARGIN_SECONDS = 0.5
+"""What may pass between reckoning how long versions are kept and forgetting the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,10 @@ class Maintained:
     seconds: float
 
 
-def maintain(lake: Lake, keep: timedelta) -> Iterator[Maintained]:
-    """Does it, table by table, the lake's own at the end."""
+def maintain(
+    lake: Lake, keep: timedelta, on_table: Callable[[str], None] = lambda name: None
+) -> Iterator[Maintained]:
+    """Does it, table by table, the lake's own at the end; `on_table` is told before each."""
     state = lake.snapshots.state()
     intended = lake.snapshots.intended()
     if intended is not None and intended.step > (0 if state is None else state.step):
@@ -43,17 +49,26 @@ def maintain(lake: Lake, keep: timedelta) -> Iterator[Maintained]:
         )
     if state is None:
         return
+    if Quarantine(lake).count_since(state.retried):
+        raise LakeError(
+            "The tables do not have yet what a retry of quarantined messages could read",
+            "Run `tidegate mirror --once` first, to put them right",
+        )
     now = datetime.now(UTC)
     since = min(state.applied_ts, tso_from_datetime(now - keep))
     written = _oldest_needed(lake, since)
     for snapshot in sorted(lake.snapshots.at(), key=lambda found: found.name):
         oldest = min(written.get(snapshot.name, datetime.min.replace(tzinfo=UTC)), now - keep)
-        seconds = (now - oldest).total_seconds() if oldest.year > 1 else now.timestamp()
-        yield _one(lake, snapshot.identifier, str(snapshot.name), seconds)
+        on_table(str(snapshot.name))
+        # Counted from now: the tables before this one have taken their time.
+        passed = datetime.now(UTC)
+        seconds = (passed - oldest).total_seconds() if oldest.year > 1 else passed.timestamp()
+        yield _one(lake, snapshot.identifier, str(snapshot.name), seconds + _MARGIN_SECONDS)
     lake.snapshots.forget(since)
     _forget_changes(lake, state, since)
     for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
-        name = ".".join(parts_of(identifier)[1:])
+        name = f"{OWN_DATABASE}.{parts_of(identifier)[-1]}"
+        on_table(name)
         yield _one(lake, identifier, name, keep.total_seconds())
 
 

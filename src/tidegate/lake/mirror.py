@@ -1,8 +1,9 @@
 """The mirror: from the changelog to the tables, from one upstream instant to the next.
 
 A step reads what the changelog has got since the last one, lets the gate say up to which instant
-everything is there, and applies the rows and statements up to it. Steps are repeated after a crash
-to the same instant from the same version of the changelog, so that nothing is applied twice.
+everything is there, and applies the rows and statements up to it. After a retry of bad messages a
+step puts right what the tables had gone past (see `late`). Steps are repeated after a crash to the
+same instant from the same version of the changelog, so that nothing is applied twice.
 """
 
 from __future__ import annotations
@@ -11,26 +12,29 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.feed.gate import Gate, ddl_id
+from tidegate.feed.gate import DdlId, Gate, ddl_id
 from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
 from tidegate.lake.apply import Applier
 from tidegate.lake.changelog import OF_ROWS, Changelog, Group, Offsets
-from tidegate.lake.conditions import above, equal, every, some, up_to
+from tidegate.lake.conditions import NEVER, above, equal, every, some, up_to
 from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
 from tidegate.lake.lake import Lake
+from tidegate.lake.late import NO_SCHEMA, Judgement, effects_of
+from tidegate.lake.mend import LateLog, Mender, groups_of
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
 from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import BY_ARRIVAL
+from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.lake.upstream_rows import check_upstream
 from tidegate.model import Column as SchemaColumn
@@ -105,6 +109,9 @@ class Mirror:
         found = lake.snapshots.state()
         self.state = found or MirrorState(gate=Gate(watermarks=watermarks), feed=dict(feed or {}))
         self._seen = _Seen(self.state.offsets)
+        self._retried = Quarantine(lake).last_time()
+        if found is None:
+            self.state.retried = self._retried
         self._unfinished = lake.snapshots.intended()
         if self._unfinished is not None and self._unfinished.step <= self.state.step:
             self._unfinished = None
@@ -128,8 +135,12 @@ class Mirror:
 
         `partitions` are all those of the feed, also silent ones.
         """
-        timer = _Timer()
         again = self._unfinished
+        if self.state.retried < self._retried and (again is None or again.mends):
+            report = self._mend()
+            if report is not None:
+                return report
+        timer = _Timer()
         changelog = self._pinned(again)
         self.gate.add_partitions(partitions)
         self._observe(changelog)
@@ -151,9 +162,7 @@ class Mirror:
             groups = changelog.groups(interval)
         timer.lap("plan")
         self._boundary("planned")
-        report = self._apply(changelog, target, statements, interval, groups, timer)
-        self._unfinished = None
-        return report
+        return self._apply(changelog, target, statements, interval, groups, timer)
 
     def _pinned(self, again: Intent | None) -> Changelog:
         changelog = self.lake.changelog
@@ -245,6 +254,98 @@ class Mirror:
         rows = OF_ROWS & (fresh | every(then, beyond, ~closed))
         return Interval(rows, cuts, applied, OF_ROWS & then & ~beyond)
 
+    # --- what came late ---------------------------------------------------------------------------
+
+    def _mend(self) -> StepReport | None:
+        """Takes in what a retry could read; None if the tables had not gone past any of it."""
+        timer, state, again = _Timer(), self.state, self._unfinished
+        until = self._retried if again is None else again.retried
+        places = Quarantine(self.lake).read_since(state.retried, until)
+        changelog = self._pinned(again)
+        log = LateLog(changelog, places, ~state.offsets.beyond().spark())
+        events = log.control_events()
+        state.gate.observe(events)
+        state.cache.add(_as_changes(events))
+        ddl = events.filter(pc.equal(events["kind"], "ddl"))
+        is_late = pc.less(ddl["commit_ts"], state.applied_ts)
+        self._seen.statements.append(ddl.filter(pc.invert(is_late)))
+        timer.lap("observe")
+        judged = self._judge(log, ddl.filter(is_late))
+        if not (judged.since or judged.created or judged.stopped):
+            state.retried = until
+            state.step += 1  # what `settle` records is told from the last step
+            self._unrecorded = True
+            return None
+        rows = log.since(judged.since, self._applied_ts())
+        groups = self._readable(changelog, log, judged, groups_of(rows))
+        timer.lap("plan")
+        self._boundary("planned")
+        self._intend(state.applied_ts, changelog, until, mends=True)
+        before, steps = self._places(), self._mending(judged, groups)
+        self._carry_out(steps, partial(Mender, rows=rows), changelog, self._untaken())
+        timer.lap("apply")
+        state.retried = until
+        count = sum(group.rows for group in groups if group.late)
+        return self._end_step(steps, before, count, timer)
+
+    def _applied_ts(self) -> int | None:
+        """Up to which instant rows are taken; None: not by their commit_ts."""
+        return self.state.applied_ts if self.gate.has_watermarks else None
+
+    def _untaken(self) -> Interval:
+        """No rows of the changelog; only the order counts."""
+        order = BY_COMMIT if self.gate.has_watermarks else BY_ARRIVAL
+        return Interval(NEVER, order=order)
+
+    def _judge(self, log: LateLog, late_ddl: pa.Table) -> Judgement:
+        """What rows are late, too, and what is to be done about all of it."""
+        state, applied = self.state, self.state.applied_ts
+        times = log.times(self._applied_ts())
+        late_ids = [ddl_id(row) for row in in_order(late_ddl).to_pylist()]
+        firsts = [found[0] for found in times.values()] + [each.commit_ts for each in late_ids]
+        done: list[DdlId] = []
+        if firsts:
+            others = log.statements_since(min(firsts))
+            others = others.filter(pc.less_equal(others["commit_ts"], applied))
+            done = [ddl_id(row) for row in in_order(others).to_pylist()]
+        judged = Judgement(
+            state.tables,
+            state.book,
+            self.settings.routes,
+            effects_of(done, state.book),
+            self.lake.snapshots.kept_since(),
+            applied,
+        )
+        for each in late_ids:
+            if each not in done:  # another partition's copy could be read in time
+                judged.statement(each)
+        for name, found in times.items():
+            judged.rows(name, found)
+        return judged
+
+    def _readable(
+        self, changelog: Changelog, log: LateLog, judged: Judgement, groups: list[Group]
+    ) -> list[Group]:
+        """The rows whose schemas are known; tables of others are stopped."""
+        self._learn_shapes(changelog, groups)
+        if any(map(self._missing_schema, groups)):  # forgotten: the changelog still has it
+            self.state.cache.add(_as_changes(log.schemas_of(judged.since)))
+        for key in filter(None, map(self._missing_schema, groups)):
+            judged.stop(Name(key.database, key.table), NO_SCHEMA)
+        gone = {name.folded for name in judged.stopped}
+        return [group for group in groups if Name(group.database, group.table).folded not in gone]
+
+    def _mending(self, judged: Judgement, groups: list[Group]) -> list[Step]:
+        """Tables that were not made in time, and rows, at the instant that was reached."""
+        state = self.state
+        end = Position(state.step + 1, 1)
+        if self.gate.has_watermarks:
+            end = Position(state.applied_ts, len(self.gate.applied_ddl), state.step + 1)
+        planner = self._planner(groups, end)
+        start = Position(min([end.ts, *(each.commit_ts for each in judged.created)]))
+        planner.plan([Statement(each, start) for each in judged.created], [])
+        return planner.plan([], groups)
+
     # --- shapes and schemas -----------------------------------------------------------------------
 
     def _learn_shapes(self, changelog: Changelog, groups: list[Group]) -> None:
@@ -262,13 +363,18 @@ class Mirror:
         self.waiting = {}
         first = None
         for group in groups:
-            if group.schema_version is None:
-                continue
-            key = SchemaKey(group.database, group.table, group.schema_version)
-            if self.state.cache.schema(*key) is None:
+            key = self._missing_schema(group)
+            if key is not None:
                 self.waiting[key] = self.waiting.get(key, 0) + group.rows
                 first = group.first_ts if first is None else min(first, group.first_ts)
         return None if first is None else first - 1
+
+    def _missing_schema(self, group: Group) -> SchemaKey | None:
+        """The schema without which the rows cannot be read."""
+        if group.schema_version is None:
+            return None
+        key = SchemaKey(group.database, group.table, group.schema_version)
+        return key if self.state.cache.schema(*key) is None else None
 
     def _layouts(
         self, groups: list[Group]
@@ -298,61 +404,101 @@ class Mirror:
         groups: list[Group],
         timer: _Timer,
     ) -> StepReport:
-        state, lake = self.state, self.lake
-        again = self._unfinished is not None
-        if not again and (groups or statements):
-            assert changelog.version is not None
-            lake.snapshots.intend(Intent(state.step + 1, target, changelog.version))
-            self._boundary("intended")
-        before = {table.name: table.identifier for table in state.tables.values()}
+        state = self.state
+        if groups or statements:
+            self._intend(target, changelog, state.retried)
+        before = self._places()
         end = Position(target)
         if not self.gate.has_watermarks:
             end = Position(target, 2 * len(statements) + 1)
-        keyed = {group.shape for group in groups if self._tells_key(group)}
-        planner = Planner(
-            state.tables,
-            state.book,
+        planner = self._planner(groups, end)
+        steps = planner.plan(statements, groups)
+        self._carry_out(steps, Applier, changelog, interval)
+        timer.lap("apply")
+        rows = sum(step.count for step in steps if isinstance(step, Rows))
+        self._mark(target, statements, planner, groups)
+        state.offsets = self._seen.offsets
+        idle = time.monotonic() - self._recorded
+        worth = bool(steps or statements) or idle > self.settings.heartbeat
+        return self._end_step(steps, before, rows, timer, statements=len(statements), worth=worth)
+
+    def _end_step(
+        self,
+        steps: list[Step],
+        before: Mapping[Name, str],
+        rows: int,
+        timer: _Timer,
+        *,
+        statements: int = 0,
+        worth: bool = True,
+    ) -> StepReport:
+        """Records what was done, if it is worth a commit."""
+        state = self.state
+        state.step += 1
+        state.rows += rows
+        changed = self._changed(steps, before)
+        self._unrecorded = True
+        if worth:
+            self._record(changed)
+        self._unfinished = None
+        timer.lap("record")
+        return StepReport(
+            resolved_ts=state.applied_ts,
+            rows=rows,
+            statements=statements,
+            tables=tuple(each.name for each in changed),
+            seconds=timer.total(),
+            phases=timer.laps,
+        )
+
+    def _intend(
+        self, target: int, changelog: Changelog, retried: int, *, mends: bool = False
+    ) -> None:
+        """Writes down what is about to be done, unless that was done and the step cut off."""
+        if self._unfinished is not None:
+            self.state.retried = self._unfinished.retried
+            return
+        assert changelog.version is not None
+        intent = Intent(self.state.step + 1, target, changelog.version, retried, mends)
+        self.lake.snapshots.intend(intent)
+        self._boundary("intended")
+
+    def _places(self) -> dict[Name, str]:
+        return {table.name: table.identifier for table in self.state.tables.values()}
+
+    def _planner(self, groups: list[Group], end: Position) -> Planner:
+        return Planner(
+            self.state.tables,
+            self.state.book,
             *self._layouts(groups),
             end,
-            keyed,
+            {group.shape for group in groups if self._tells_key(group)},
             self.settings.routes,
             completes=self.settings.upstream is not None,
         )
-        steps = planner.plan(statements, groups)
+
+    def _carry_out(
+        self,
+        steps: list[Step],
+        applier_of: Callable[..., Applier],
+        changelog: Changelog,
+        interval: Interval,
+    ) -> None:
+        lake = self.lake
         self._look_upstream(steps)
-        applier = Applier(
+        applier = applier_of(
             lake.tables,
             changelog,
             interval,
             zone=self.settings.time_zone,
             threads=self.settings.threads,
-            located=lake.tables.locate() if again else None,
+            located=None if self._unfinished is None else lake.tables.locate(),
             routes=self.settings.routes,
             upstream=self.settings.upstream,
             on_step=lambda step: self._boundary(type(step).__name__.lower()),
         )
         applier.run(steps)
-        timer.lap("apply")
         self._boundary("applied")
-        rows = sum(step.count for step in steps if isinstance(step, Rows))
-        self._mark(target, statements, planner, groups)
-        state.offsets = self._seen.offsets
-        state.step += 1
-        state.rows += rows
-        changed = self._changed(steps, before)
-        now = time.monotonic()
-        self._unrecorded = True
-        if steps or statements or now - self._recorded > self.settings.heartbeat:
-            self._record(changed)
-        timer.lap("record")
-        return StepReport(
-            resolved_ts=state.applied_ts,
-            rows=rows,
-            statements=len(statements),
-            tables=tuple(each.name for each in changed),
-            seconds=timer.total(),
-            phases=timer.laps,
-        )
 
     def _look_upstream(self, steps: list[Step]) -> None:
         """Asks the upstream, where it is needed, what it can do: now rather than in the middle."""

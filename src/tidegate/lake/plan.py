@@ -236,7 +236,8 @@ class Planner:
         return self._create(name, schema, start)
 
     def _start(self, groups: Sequence[Group]) -> int:
-        return min(group.first_ts for group in groups) - 1
+        # Without watermarks positions count steps, and are before any commit_ts.
+        return min(self._target.ts, *(group.first_ts for group in groups)) - 1
 
     def _misfit(self, table: Table, groups: Sequence[Group], known: Sequence[str]) -> str:
         """Why rows do not fit the table as it is known, or nothing."""

@@ -3,14 +3,18 @@
 A message that cannot be decoded is a row of kind `error` there. `retry` decodes it again; where
 that works now, its events are added to the changelog at the message's own position, and a log of
 the lake remembers that the message is settled. A mirror that stopped at it then goes on as if it
-had been good from the start.
+had been good from the start; one that went on without it puts its tables right (see `late`).
+
+The log's times only go forward, so that a mirror remembers with one number which of the messages
+read in the end it knows. A retry says what it is about to add before it does: of one that was cut
+off nobody can tell what the tables have of it, so it is finished before a mirror starts again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -30,6 +34,7 @@ from tidegate.feed.gate import ROW_KINDS
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
+from tidegate.wire.moves import mark_moves
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -38,8 +43,12 @@ from tidegate.lake.logfiles import rows_of
 NAME = "quarantine"
 READ = "read"
 """The outcome of a message that could be read in the end."""
+BEGUN = "begun"
+"""What is said of a message before its events are added."""
+CUT_OFF = "cut off"
+"""The outcome where a retry was begun and has added nothing."""
 
-_PLACE = ("topic", "partition", "offset")
+PLACE = ("topic", "partition", "offset")
 _PLACES = StructType(
     [
         StructField("topic", StringType()),
@@ -50,6 +59,7 @@ _PLACES = StructType(
 _COLUMNS = StructType(
     [*_PLACES, StructField("wall", TimestampType()), StructField("outcome", StringType())]
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Place(NamedTuple):
@@ -90,9 +100,9 @@ class BadMessage:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What came of a retry: messages read and still bad, and rows that came too late to be applied.
+    """What came of a retry: messages read, and those that are still bad.
 
-    `late` counts, by table, events of messages that the tables had already gone past.
+    `late` counts, by table, the events of messages that the tables had already gone past.
     """
 
     read: tuple[Place, ...]
@@ -103,8 +113,10 @@ class Retried:
 class Quarantine:
     """The bad messages of a lake."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, *, boundary: Callable[[str], None] = lambda name: None) -> None:
+        """`boundary` is told when a part of a retry is done: a crash there must do no harm."""
         self._lake = lake
+        self._boundary = boundary
         self.log = lake.tables.create_log(NAME, _COLUMNS)
 
     def count(self) -> int:
@@ -115,61 +127,111 @@ class Quarantine:
         """The bad messages in the order of their positions; or the one at a place."""
         rows = self._unsettled()
         if place is not None:
-            for name, value in zip(_PLACE, place, strict=True):
+            for name, value in zip(PLACE, place, strict=True):
                 rows = rows.where(F.col(name) == F.lit(value))
-        rows = rows.orderBy(*_PLACE)
+        rows = rows.orderBy(*PLACE)
         return [_message(row) for row in (rows if limit is None else rows.limit(limit)).collect()]
 
     def settled(self) -> set[Place]:
         """The messages that could be read in the end."""
         rows = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
-        return {Place(*row) for row in rows.select(*_PLACE).distinct().collect()}
+        return {Place(*row) for row in rows.select(*PLACE).distinct().collect()}
 
     def _unsettled(self) -> DataFrame:
         errors = self._lake.changelog.read().where(F.col("kind") == "error")
         log = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
-        settled = log.select(*_PLACE).distinct()
-        return errors.join(F.broadcast(settled), list(_PLACE), "left_anti")
+        settled = log.select(*PLACE).distinct()
+        return errors.join(F.broadcast(settled), list(PLACE), "left_anti")
+
+    # --- what a mirror asks -----------------------------------------------------------------------
+
+    def last_time(self) -> int:
+        """The time of the log's last entry, in microseconds; 0 where there is none.
+
+        LakeError where a retry was cut off.
+        """
+        if self._begun():
+            raise LakeError(
+                "A retry of quarantined messages was cut off",
+                "Run `tidegate quarantine retry` again: it finishes what it had begun",
+            )
+        return self._last_time()
+
+    def read_since(self, time: int, until: int) -> DataFrame:
+        """The places of the messages that were read after one time of the log up to another."""
+        at = F.unix_micros("wall")
+        log = self._lake.tables.read(self.log).where((at > time) & (at <= until))
+        return log.where(F.col("outcome") == READ).select(*PLACE).distinct()
+
+    def count_since(self, time: int) -> int:
+        """How many messages were read after a time of the log."""
+        return self.read_since(time, self._last_time()).count()
+
+    def _last_time(self) -> int:
+        found = self._lake.tables.read(self.log).agg(F.max(F.unix_micros("wall"))).collect()
+        return found[0][0] or 0
+
+    def _begun(self) -> set[Place]:
+        log = self._lake.tables.read(self.log).groupBy(*PLACE)
+        last = log.agg(F.max_by("outcome", "wall").alias("outcome")).where(
+            F.col("outcome") == BEGUN
+        )
+        return {Place(*row) for row in last.select(*PLACE).collect()}
 
     # --- retry ------------------------------------------------------------------------------------
 
     def retry(self, reading: Reading, places: Iterable[Place] = ()) -> Retried:
         """Decodes bad messages again, all or those at `places`, and takes in what can be read."""
+        finished = self._finish_begun()
         wanted = set(places)
         found = [each for each in self.messages() if not wanted or each.place in wanted]
         if not found:
-            return Retried((), (), {})
+            return Retried(finished, (), {})
         changes = pa.Table.from_batches([_decode(reading, found)])
         bad = {place_of(row): row for row in _rows_of_kind(changes, "error")}
         good = [each.place for each in found if each.place not in bad]
         still = tuple(_message(row) for row in bad.values())
         if not good:
-            return Retried((), still, {})
+            return Retried(finished, still, {})
         events = _without(changes, bad.keys())
-        # A run that was cut off here has added its events and not said so.
-        there = self._positions_there(good)
-        self._append(_without(events, there))
-        self._settle(good)
-        return Retried(tuple(good), still, self._late(events))
+        self._tell(good, BEGUN)
+        self._boundary("begun")
+        self._append(events)
+        self._boundary("appended")
+        self._tell(good, READ)
+        return Retried((*finished, *good), still, self._late(events))
+
+    def _finish_begun(self) -> tuple[Place, ...]:
+        """Says of every message that an earlier retry had begun with what came of it."""
+        begun = self._begun()
+        if not begun:
+            return ()
+        there = self._positions_there(sorted(begun))
+        self._tell(sorted(there), READ)
+        self._tell(sorted(begun - there), CUT_OFF)
+        return tuple(sorted(there))
 
     def _append(self, events: pa.Table) -> None:
         if events.num_rows:
             self._lake.changelog.add(events)
 
-    def _settle(self, places: Sequence[Place]) -> None:
-        wall = datetime.now(UTC)
-        rows = [(*place, wall, READ) for place in places]
+    def _tell(self, places: Sequence[Place], outcome: str) -> None:
+        if not places:
+            return
+        now = datetime.now(UTC)
+        after = _EPOCH + timedelta(microseconds=self._last_time() + 1)
+        rows = [(*place, max(now, after), outcome) for place in places]
         self._lake.tables.append_to_log(self.log, rows_of(_COLUMNS, rows))
 
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""
         wanted = self._lake.spark.createDataFrame([tuple(place) for place in places], _PLACES)
         rows = self._lake.changelog.read().where(F.col("kind") != "error")
-        found = rows.join(F.broadcast(wanted), list(_PLACE), "left_semi").select(*_PLACE).distinct()
+        found = rows.join(F.broadcast(wanted), list(PLACE), "left_semi").select(*PLACE).distinct()
         return {Place(*row) for row in found.collect()}
 
     def _late(self, events: pa.Table) -> dict[tuple[str, str], int]:
-        """Events that the tables have gone past: they are in the changelog only."""
+        """Events that the tables have gone past."""
         state = self._lake.snapshots.state()
         if state is None:
             return {}
@@ -177,7 +239,8 @@ class Quarantine:
         for kind in (*ROW_KINDS, "ddl"):
             for row in _rows_of_kind(events, kind):
                 last = state.offsets.last.get((row["topic"], row["partition"]), -1)
-                if row["offset"] <= last:
+                is_held = state.gate.has_watermarks and row["commit_ts"] > state.applied_ts
+                if row["offset"] <= last and not is_held:
                     name = (row["database"] or "", row["table"] or "")
                     found[name] = found.get(name, 0) + 1
         return found
@@ -192,7 +255,7 @@ def _decode(reading: Reading, messages: Sequence[BadMessage]) -> pa.RecordBatch:
         "offset": pa.array([each.place.offset for each in messages], pa.int64()),
     }
     batch = pa.RecordBatch.from_pydict(columns)
-    return reading.decoder()(batch).select(CHANGE_SCHEMA.names)
+    return mark_moves(reading.decoder()(batch)).select(CHANGE_SCHEMA.names)
 
 
 def _rows_of_kind(changes: pa.Table, kind: str) -> Iterator[dict[str, Any]]:
@@ -202,7 +265,7 @@ def _rows_of_kind(changes: pa.Table, kind: str) -> Iterator[dict[str, Any]]:
 def _without(changes: pa.Table, places: Iterable[Place]) -> pa.Table:
     """The events of other messages; the shapes of all are harmless and stay."""
     gone = set(places)
-    rows = zip(*(changes[name].to_pylist() for name in _PLACE), strict=True)
+    rows = zip(*(changes[name].to_pylist() for name in PLACE), strict=True)
     keep = [Place(topic or "", *rest) not in gone for topic, *rest in rows]
     return changes.filter(pa.array(keep, pa.bool_()))
 

@@ -9,7 +9,7 @@ read by the names of their columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -40,11 +40,16 @@ def carried(schema: TableSchema) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """Reads the row changes of one table."""
+    """Reads the row changes of one table.
+
+    With `touched` only those keys come out of `last_of_each_key` that some change has of which that
+    is true.
+    """
 
     schema: TableSchema
     layouts: Sequence[Layout]
     zone: str = "UTC"
+    touched: Column | None = field(default=None, compare=False)
 
     def last_of_each_key(
         self,
@@ -61,6 +66,7 @@ class RowReader:
         the key, `complete` is given their keys and finds the rows, as `Completion.rows` does.
         """
         stamp = [] if complete is None else ["commit_ts"]
+        marks = [] if self.touched is None else [self.touched.alias("touched")]
         names = [f"key{number}" for number in range(len(key))]
         shape, after, before = F.col("shape"), F.col("after"), F.col("before")
         image = F.coalesce(after, before)
@@ -73,6 +79,7 @@ class RowReader:
             after.alias("row"),
             shape,
             *stamp,
+            *marks,
         )
         if moves:
             was = [self._text(before, shape, name) for name in key]
@@ -92,10 +99,14 @@ class RowReader:
                     F.lit(None).cast("array<string>").alias("row"),
                     shape,
                     *stamp,
+                    *marks,
                 )
             )
         content = F.struct("row", "shape", *stamp)
-        last = pairs.groupBy(*names).agg(F.max_by(content, "place").alias("last"))
+        some = [F.bool_or("touched").alias("touched") for _ in marks]
+        last = pairs.groupBy(*names).agg(F.max_by(content, "place").alias("last"), *some)
+        if marks:
+            last = last.where("touched")
         row, of_shape = F.col("last.row"), F.col("last.shape")
         texts = dict(zip(key, map(F.col, names), strict=True))
         op = F.when(row.isNull(), "d").otherwise("u").alias(OP)

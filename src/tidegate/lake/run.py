@@ -29,8 +29,8 @@ from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
 from tidegate.model import LakeError
 
 CHECKPOINT = "checkpoint"
-_FEED = "tidegate.feed"
 _FLOOR = "tidegate.floor"
+_BATCH_SECONDS = 10.0
 FAR_BEHIND = 200_000
 """Messages yet to be read above which the tables wait for ingest."""
 
@@ -81,6 +81,7 @@ class MirrorRun:
         self.progress = Progress()
         self._on_progress = on_progress
         self._boundary = boundary
+        self._counted = ""
         self._checkpoint = Checkpoint(lake.spark, f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}")
 
     def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
@@ -110,13 +111,18 @@ class MirrorRun:
         return self.progress
 
     def forever(self, stop: Callable[[], bool] = lambda: False, interval: float = 1.0) -> Progress:
-        """Follows the feed until `stop` says so."""
+        """Follows the feed until `stop` says so; a Kafka that goes away is waited for."""
         with ExitStack() as stack:
             with self._telling("Opening the lake"):
                 mirror = self._open(stack)
                 query = self._start(mirror, interval, stack)
             patience = time.monotonic() + 60
             while not stop():
+                if self._is_cut_off(query):
+                    self._tell("waiting for Kafka")
+                    time.sleep(min(interval, 1.0))
+                    with self._telling("Reading the feed"):
+                        query = self._start(mirror, interval, stack)
                 self._check(query)
                 self._ingested(query)
                 behind = (self.progress.behind or 0) > FAR_BEHIND
@@ -129,6 +135,7 @@ class MirrorRun:
                 self._tell("following")
                 if not moved:
                     time.sleep(0.1)
+            self._finish_batch(query)
             with self._telling("Moving the tables on"):
                 mirror.settle()
         return self.progress
@@ -153,24 +160,13 @@ class MirrorRun:
         return mirror
 
     def _claim(self, mirror: Mirror) -> None:
-        """Makes the lake this feed's for good; LakeError if it is another's, or was moved."""
-        tables, changelog = self.lake.tables, self.lake.changelog.identifier
-        told = tables.properties(changelog).get(_FEED)
+        """Makes the lake this feed's for good; LakeError if it is another's."""
+        claim = self.lake.claim()
         feed: dict[str, Any] = json.loads(json.dumps(dict(self.feed.identity)))
-        folder = self.lake.place.folder
-        folder = folder if "://" in folder else str(Path(folder).absolute())
-        claim: dict[str, Any] = {"feed": mirror.state.feed or feed, "folder": folder}
-        if told is not None:
-            claim = json.loads(told)
-        check_identity(claim["feed"], feed)
-        if claim["folder"] != folder:
-            raise LakeError(
-                f"The lake was made in {claim['folder']!r}, where its files are, and not in "
-                f"{folder!r}",
-                "Give it the place where it was, or mirror the feed into another --lake",
-            )
-        if told is None:
-            tables.set_properties(changelog, {_FEED: json.dumps(claim)})
+        theirs = (mirror.state.feed or feed) if claim is None else claim["feed"]
+        check_identity(theirs, feed)
+        if claim is None:
+            self.lake.set_claim(theirs)
 
     # --- ingest -----------------------------------------------------------------------------------
 
@@ -258,11 +254,32 @@ class MirrorRun:
         told = last.sources[0].metrics if last.sources else {}
         text = told.get("maxOffsetsBehindLatest") if told else None
         self.progress.behind = None if text is None else int(float(text))
-        self.progress.messages = sum(each.numInputRows for each in query.recentProgress)
+        # Spark keeps the last hundred; each is to be counted once.
+        for each in query.recentProgress:
+            if each.timestamp > self._counted:
+                self._counted = each.timestamp
+                self.progress.messages += each.numInputRows
+
+    def _finish_batch(self, query: StreamingQuery) -> None:
+        """Waits a little for the batch under way, whose events may be in the tables, to be told."""
+        deadline = time.monotonic() + _BATCH_SECONDS
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._ingested(query)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
         with self._telling("Reading the feed"):
             return bool(query.awaitTermination(1))
+
+    def _is_cut_off(self, query: StreamingQuery) -> bool:
+        """Whether the query, having read what was there, has ended because Kafka does not answer.
+
+        Kafka's client is patient by itself, for minutes; one that never answered is an error.
+        """
+        error = query.exception()
+        if error is None or not (self.progress.messages or self.progress.applied_ts):
+            return False
+        return any(_UNREACHABLE.search(text) for text in _causes(error))
 
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()
@@ -297,22 +314,39 @@ def check_identity(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> 
 
 
 _FULL = re.compile("No space left on device|SQLITE_FULL|disk is full|Disk quota exceeded")
+_UNREACHABLE = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|Retriable)Exception"
+    "|Timed out waiting for a node assignment|Failed to get records for"
+)
 
 
-def spark_failure(doing: str, error: Exception, folder: str) -> LakeError:
-    """What went wrong within Spark, in a sentence: the first cause, without its stack."""
+def _causes(error: Exception) -> list[str]:
+    """What an error of Spark's says, and those that it comes from."""
     causes = [str(error)]
     cause = getattr(error, "_cause", None)
     while cause is not None:
         causes.append(str(cause))
         cause = getattr(cause, "_cause", None)
-    if any(_FULL.search(text) for text in causes):
-        return LakeError(
-            f"{doing} failed: no space is left on the disk of the lake {folder!r}, or on that of "
-            "Spark's own files",
-            "Nothing is lost: make room and start the mirror again",
-        )
-    lines = causes[-1].strip().splitlines() or [type(error).__name__]
+    return causes
+
+
+def disk_full(doing: str, error: Exception, folder: str) -> LakeError | None:
+    """What to say where an error comes of a full disk; None where it does not."""
+    if not any(_FULL.search(text) for text in _causes(error)):
+        return None
+    return LakeError(
+        f"{doing} failed: no space is left on the disk of the lake {folder!r}, or on that of "
+        "Spark's own files",
+        "Nothing is lost: make room and start the mirror again",
+    )
+
+
+def spark_failure(doing: str, error: Exception, folder: str) -> LakeError:
+    """What went wrong within Spark, in a sentence: the first cause, without its stack."""
+    full = disk_full(doing, error, folder)
+    if full is not None:
+        return full
+    lines = _causes(error)[-1].strip().splitlines() or [type(error).__name__]
     return LakeError(
         f"{doing} failed: {lines[0].rstrip('.')}",
         "Nothing is lost: mend the cause and start the mirror again",

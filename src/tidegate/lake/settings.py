@@ -34,6 +34,7 @@ from tidegate.feed.settings import (
     nearest,
 )
 from tidegate.lake.format import LakePlace
+from tidegate.lake.lock import make_folder, unwritable
 from tidegate.lake.mirror import MirrorSettings
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.routes import Routes
@@ -217,9 +218,16 @@ class LakeSettings:
         if "://" in folder or there is not None:
             return
         told = {"format": self.format, "catalog": self.catalog, "prefix": self.prefix}
-        Path(folder).mkdir(parents=True, exist_ok=True)
         text = json.dumps({**told, "feed": dict(feed)}, ensure_ascii=False, indent=1)
-        (Path(folder) / REMEMBERED).write_text(text + "\n", encoding="utf-8")
+        path = Path(folder) / REMEMBERED
+        # A file cut off by a full disk would be taken for a damaged one.
+        draft = path.with_suffix(".draft")
+        make_folder(path.parent)
+        try:
+            draft.write_text(text + "\n", encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            raise unwritable(path.parent, error) from error
 
 
 def recall(folder: str) -> dict[str, Any] | None:

@@ -59,6 +59,8 @@ class MirrorState:
     step: int = 0
     rows: int = 0
     bad: int = 0
+    retried: int = 0
+    """Up to which time of the quarantine's log the tables have what could be read in the end."""
     done: list[DdlId] = field(default_factory=list)
     """The last statements of a feed without watermarks; a gate knows those of other feeds."""
     feed: dict[str, Any] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class MirrorState:
                 "step": self.step,
                 "rows": self.rows,
                 "bad": self.bad,
+                "retried": self.retried,
                 "done": [list(each) for each in self.done],
                 "feed": self.feed,
             },
@@ -110,6 +113,7 @@ class MirrorState:
             step=told["step"],
             rows=told["rows"],
             bad=told["bad"],
+            retried=told.get("retried", 0),
             done=[DdlId(*each) for each in told["done"]],
             feed=told["feed"],
         )
@@ -144,15 +148,21 @@ def _table(told: Mapping[str, Any]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A step that was begun: to which instant, and by which version of the changelog."""
+    """A step that was begun: to which instant, and by which version of the changelog.
+
+    `retried` is what `MirrorState.retried` is after it; `mends` says that the step puts right what
+    came late, and goes to no other instant.
+    """
 
     step: int
     target: int
     changelog: int
+    retried: int = 0
+    mends: bool = False
 
     def to_json(self) -> str:
         """What `from_json` reads."""
-        return json.dumps([self.step, self.target, self.changelog])
+        return json.dumps([self.step, self.target, self.changelog, self.retried, self.mends])
 
     @classmethod
     def from_json(cls, text: str) -> Intent:

@@ -1,0 +1,159 @@
+"""What is late: changes of messages that could be read only when the tables had gone past them.
+
+The last change of a key decides what a table holds. So the keys that late rows touch are looked up
+once more in the changelog, which has all that came since, and put as they must be now. Where that
+does not tell (no key, a statement in between, a late statement, changes that are forgotten) the
+table is stopped, and says why. No I/O here: this is what is decided, `Mirror` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tidegate.feed.ddl import ChangeKind
+from tidegate.feed.gate import DdlId
+from tidegate.feed.tables import Effect, Name, TableBook
+from tidegate.lake.plan import Status, Table, Tables
+from tidegate.lake.routes import Routes
+from tidegate.model import TableSchema
+
+_HOW = "could be read only when the table had gone past it"
+_ANEW = "Mirror the feed anew, into another lake."
+NO_KEY = f"A message with its rows {_HOW}, and it has no key by which to put them right. {_ANEW}"
+CHANGED = f"A message with its rows {_HOW}, and since then there was {{query}}. {_ANEW}"
+FORGOTTEN = f"A message with its rows {_HOW}, and what came since is forgotten. {_ANEW}"
+NO_SCHEMA = f"A message with its rows {_HOW}, and their schema is not known any more. {_ANEW}"
+STATEMENT = f"A message with a statement {_HOW}: {{query}}. {_ANEW}"
+
+_SHOWN = 200
+_EMPTIED = (ChangeKind.DROPPED, ChangeKind.TRUNCATED)
+_GONE = (ChangeKind.DROPPED,)
+_HARMLESS = (ChangeKind.CREATED, ChangeKind.UNCHANGED)
+
+
+class Done(NamedTuple):
+    """What a statement did to a table."""
+
+    statement: DdlId
+    effect: Effect
+
+
+def effects_of(statements: Iterable[DdlId], book: TableBook) -> list[Done]:
+    """What statements did that were carried out some time ago, in their order.
+
+    The book is that of now. Keys are left out of it: an index that a statement adds is there now,
+    which would make the statement one that cannot be followed.
+    """
+    found = []
+    plain = TableBook(replace(schema, indexes=()) for schema in book)
+    for told in statements:
+        effects = plain.copy().run(told.query, told.database, told.table or None)
+        found += [Done(told, effect) for effect in effects]
+    return found
+
+
+class Followed(NamedTuple):
+    """A table that late changes are of: its name now, when they were, and what changed it since.
+
+    The last is the text of a statement, or nothing.
+    """
+
+    name: Name
+    times: Sequence[int]
+    changed: str
+
+
+def follow(
+    name: Name,
+    times: Sequence[int],
+    done: Sequence[Done],
+    ends: Container[ChangeKind] = _EMPTIED,
+    changed: str = "",
+) -> Iterator[Followed]:
+    """Which tables have the late changes that were made at these `times` under this name.
+
+    Those before a statement that `ends` them are of no account; changes at its own commit_ts were
+    before it.
+    """
+    for number, (statement, effect) in enumerate(done):
+        before = [each for each in times if each <= statement.commit_ts]
+        if effect.name.folded != name.folded or not before:
+            continue
+        after = [each for each in times if each > statement.commit_ts]
+        if effect.kind in ends:
+            times, changed = after, ""
+        elif effect.new_name is not None:
+            later = done[number + 1 :]
+            yield from follow(effect.new_name, before, later, ends, statement.query)
+            times, changed = after, ""
+        elif effect.kind not in _HARMLESS:
+            changed = statement.query
+    if times:
+        yield Followed(name, times, changed)
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What is to be done about late changes, told one table and one statement at a time.
+
+    `done` is what statements did that were applied since the first of them. Tables that cannot be
+    put right are stopped in `tables`.
+    """
+
+    tables: Tables
+    book: TableBook
+    routes: Routes
+    done: Sequence[Done]
+    kept_since: int
+    applied_ts: int
+    since: dict[Name, int] = field(default_factory=dict)
+    """The tables to put right, with the first of their late rows."""
+    stopped: list[Name] = field(default_factory=list)
+    created: list[DdlId] = field(default_factory=list)
+    """The late statements that can be carried out now: what they make is not there."""
+
+    def statement(self, told: DdlId) -> None:
+        """A late statement: the tables that it touched are stopped, if they are still there.
+
+        A table that it made, and of which nothing else has come, is made now.
+        """
+        later = [each for each in self.done if each.statement.commit_ts >= told.commit_ts]
+        for effect in (each.effect for each in effects_of([told], self.book)):
+            if effect.kind is ChangeKind.UNCHANGED:
+                continue
+            made = effect.change.after if effect.kind is ChangeKind.CREATED else None
+            for name in filter(None, (effect.name, effect.new_name)):
+                for found in follow(name, [told.commit_ts], later, _GONE):
+                    is_there = found.name.folded in self.tables
+                    if made is not None and not (is_there or found.changed):
+                        self.created.append(told)
+                    else:
+                        self.stop(found.name, STATEMENT.format(query=_shown(told.query)), made)
+
+    def rows(self, name: Name, times: Sequence[int]) -> None:
+        """Late rows of a table, by the name it had then and their commit_ts."""
+        for found in follow(name, times, self.done):
+            table = self.tables.get(found.name.folded)
+            if min(found.times) < self.kept_since:
+                self.stop(found.name, FORGOTTEN)
+            elif found.changed:
+                self.stop(found.name, CHANGED.format(query=_shown(found.changed)))
+            elif table is not None and not table.schema.handle_key():
+                self.stop(found.name, NO_KEY)
+            elif self.routes.wants(name) and (table is None or table.status is Status.MIRRORED):
+                self.since[name] = min(found.times)
+
+    def stop(self, name: Name, reason: str, made: TableSchema | None = None) -> None:
+        """Stops a table if it is mirrored; or, if it was `made` by what is late, names it."""
+        table = self.tables.get(name.folded)
+        if table is None and made is not None and self.routes.wants(name):
+            table = self.tables[name.folded] = Table(name, made)
+        if table is not None and table.status is Status.MIRRORED:
+            table.status, table.reason, table.since = Status.STOPPED, reason, self.applied_ts
+            self.stopped.append(name)
+
+
+def _shown(query: str) -> str:
+    return query if len(query) <= _SHOWN else f"{query[:_SHOWN]}…"
