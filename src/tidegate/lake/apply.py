@@ -77,7 +77,7 @@ class Applier:
             if step.table.uid and found is not None:
                 step.table.identifier = found.identifier
             elif step.table.uid:
-                step.table.identifier = ""  # it was dropped, as a later step has it
+                step.table.identifier = ""  # it is gone, as a later step has it
 
     def _do(self, step: Step, before: Sequence[Future[None]]) -> None:
         for future in before:
@@ -107,7 +107,7 @@ class Applier:
         if isinstance(step, Rows):
             self._rows(step)
         elif isinstance(step, Drop):
-            tables.drop(table.identifier)
+            tables.retire(table.identifier, at)
             table.identifier = ""
         elif isinstance(step, Rename):
             name = self._routes.destination(step.new_name)

@@ -1,7 +1,8 @@
 """Upkeep of a lake: small files are joined, and what is older than it is to keep is forgotten.
 
 Every instant since then can be read as before: of each table the version stays that was its last
-one at that time, whenever it was written. The mirror must not run meanwhile: see `lock`.
+one at that time, whenever it was written. A table that was dropped goes for good when none of these
+instants shows it. The mirror must not run meanwhile: see `lock`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def maintain(lake: Lake, keep: timedelta) -> Iterator[Maintained]:
         seconds = (now - oldest).total_seconds() if oldest.year > 1 else now.timestamp()
         yield _one(lake, snapshot.identifier, str(snapshot.name), seconds)
     lake.snapshots.forget(since)
+    yield from _remove_dropped(lake, since)
     _forget_changes(lake, state, since)
     for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
         name = ".".join(parts_of(identifier)[1:])
@@ -61,6 +63,18 @@ def _one(lake: Lake, identifier: str, name: str, keep_seconds: float) -> Maintai
     started = time.monotonic()
     done = lake.tables.maintain(identifier, keep_seconds=keep_seconds)
     return Maintained(name, done, round(time.monotonic() - started, 3))
+
+
+def _remove_dropped(lake: Lake, since: int) -> Iterator[Maintained]:
+    retired = [found for found in lake.tables.locate() if found.retired]
+    needed = lake.snapshots.needed(since) if retired else set()
+    for found in retired:
+        if found.uid not in needed:
+            started = time.monotonic()
+            schema = lake.tables.upstream_schema(found.identifier)
+            lake.tables.drop(found.identifier)
+            done, seconds = {"dropped tables removed": 1}, time.monotonic() - started
+            yield Maintained(f"{schema.database}.{schema.table}", done, round(seconds, 3))
 
 
 def _oldest_needed(lake: Lake, since: int) -> dict[Name, datetime]:

@@ -98,7 +98,7 @@ class Create(Step):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Step):
-    """The table is gone."""
+    """The table is gone, but for its versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
@@ -258,8 +258,8 @@ class Snapshots:
     def at(self, ts: int | None = None) -> list[Snapshot]:
         """The tables at the last instant recorded that is not after `ts`, or now.
 
-        A table that was renamed since is found by its uid. One that was dropped since is left out:
-        its versions went with it.
+        A table that was renamed or dropped since is found by its uid. One whose versions went with
+        it, in a catalog that cannot rename, is left out.
         """
         if ts is not None and ts < self.kept_since():
             first = tso_to_datetime(self.kept_since())
@@ -270,11 +270,7 @@ class Snapshots:
         rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
         if ts is not None:
             rows = rows.where(F.col("resolved_ts") <= ts)
-        last = rows.groupBy("database", "table").agg(
-            F.max_by(F.struct("resolved_ts", "wall", "identifier", "uid", "version"), "step").alias(
-                "last"
-            )
-        )
+        last = _last(rows, "resolved_ts", "wall", "identifier", "uid", "version")
         found = [
             Snapshot(
                 row["last"]["resolved_ts"],
@@ -291,3 +287,19 @@ class Snapshots:
             return found
         there = {each.uid: each.identifier for each in self._tables.locate()}
         return [replace(each, identifier=there[each.uid]) for each in found if each.uid in there]
+
+    def needed(self, since: int) -> set[str]:
+        """The uids of the tables that some instant from `since` on shows."""
+        rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
+        later = rows.where(F.col("resolved_ts") > since).where(F.col("version").isNotNull())
+        then = _last(rows.where(F.col("resolved_ts") <= since), "uid", "version")
+        return {
+            *(row["uid"] for row in later.select("uid").distinct().collect()),
+            *(row["last"]["uid"] for row in then.collect() if row["last"]["version"] is not None),
+        }
+
+
+def _last(rows: DataFrame, *wanted: str) -> DataFrame:
+    """What was recorded last under every name."""
+    last = F.max_by(F.struct(*wanted), "step").alias("last")
+    return rows.groupBy("database", "table").agg(last)
