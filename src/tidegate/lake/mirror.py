@@ -27,7 +27,16 @@ from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
 from tidegate.lake.lake import Lake
 from tidegate.lake.mysql import DatabaseServer
-from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
+from tidegate.lake.plan import (
+    Planner,
+    Rows,
+    Statement,
+    Status,
+    Step,
+    Table,
+    first_schema_change,
+)
+from tidegate.lake.policy import Policy, SchemaChangeRefused
 from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL
@@ -47,7 +56,7 @@ _REMEMBERED = 1000
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """How a mirror works; none of these changes what the tables hold in the end.
+    """How a mirror works; only `schema_changes` changes what the tables hold in the end.
 
     `bad_messages` is `stop` or `continue`. `time_zone` is that of the feed's TIMESTAMP values.
     """
@@ -61,6 +70,8 @@ class MirrorSettings:
     """Which tables, under which names; these must stay as they are for the life of a lake."""
     upstream: DatabaseServer | None = None
     """Where rows are completed of which the feed carries only the key."""
+    schema_changes: Policy = Policy.EVOLVE
+    """What is done about schema changes of tables that are mirrored."""
     heartbeat: float = 30.0
     """Seconds after which an instant without changes is recorded nevertheless."""
 
@@ -139,6 +150,8 @@ class Mirror:
         if target is None:
             return None
         statements, target = self._statements(target)
+        if again is None and self.settings.schema_changes is Policy.EXCEPTION:
+            statements, target = self._before_schema_change(statements, target)
         interval = self._interval(target, statements)
         groups = changelog.groups(interval)
         self._learn_shapes(changelog, groups)
@@ -229,6 +242,21 @@ class Mirror:
             found.append(Statement(each, Position(each.commit_ts, counts[each.commit_ts])))
         return found, target
 
+    def _before_schema_change(
+        self, statements: list[Statement], target: int
+    ) -> tuple[list[Statement], int]:
+        """The statements and the instant before a table changes; raises where there is none."""
+        state = self.state
+        routes = self.settings.routes
+        found = first_schema_change(statements, state.tables, state.book, routes)
+        if found is None:
+            return statements, target
+        statement, name = found
+        before = statement.id.commit_ts - 1
+        if not self.gate.has_watermarks or before <= state.applied_ts:
+            raise SchemaChangeRefused(name, statement.id.query)
+        return self._statements(before)
+
     def _interval(self, target: int, statements: list[Statement]) -> Interval:
         cuts = tuple(statement.id.commit_ts for statement in statements)
         applied, beyond = self.state.applied_ts, self.state.offsets.beyond()
@@ -300,9 +328,13 @@ class Mirror:
     ) -> StepReport:
         state, lake = self.state, self.lake
         again = self._unfinished is not None
-        if not again and (groups or statements):
+        policy = self.settings.schema_changes
+        if self._unfinished is not None:
+            policy = Policy(self._unfinished.policy)  # what was done is not done in another way
+        elif groups or statements:
             assert changelog.version is not None
-            lake.snapshots.intend(Intent(state.step + 1, target, changelog.version))
+            version = changelog.version
+            lake.snapshots.intend(Intent(state.step + 1, target, version, policy.value))
             self._boundary("intended")
         before = {table.name: table.identifier for table in state.tables.values()}
         end = Position(target)
@@ -317,6 +349,7 @@ class Mirror:
             keyed,
             self.settings.routes,
             completes=self.settings.upstream is not None,
+            policy=policy,
         )
         steps = planner.plan(statements, groups)
         self._look_upstream(steps)

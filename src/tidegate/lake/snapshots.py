@@ -24,6 +24,7 @@ from tidegate.lake.changelog import Offsets
 from tidegate.lake.format import Position, TableFormat
 from tidegate.lake.logfiles import rows_of
 from tidegate.lake.plan import Status, Table, Tables
+from tidegate.lake.policy import Policy
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_to_datetime
 
@@ -126,10 +127,14 @@ def _table_object(table: Table) -> dict[str, Any]:
         "reason": table.reason,
         "since": table.since,
         "eventual": table.eventual,
+        "upstream": None if table.upstream is None else table.upstream.to_object(),
+        "diverged": list(table.diverged),
+        "gone": table.gone,
     }
 
 
 def _table(told: Mapping[str, Any]) -> Table:
+    upstream = told.get("upstream")
     return Table(
         name=Name(told["database"], told["table"]),
         schema=TableSchema.from_json(told["schema"]),
@@ -139,20 +144,24 @@ def _table(told: Mapping[str, Any]) -> Table:
         reason=told["reason"],
         since=told["since"],
         eventual=told.get("eventual", False),
+        upstream=None if upstream is None else TableSchema.from_json(upstream),
+        diverged=tuple(told.get("diverged", ())),
+        gone=told.get("gone", False),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A step that was begun: to which instant, and by which version of the changelog."""
+    """A step that was begun: to which instant, by which version of the changelog and policy."""
 
     step: int
     target: int
     changelog: int
+    policy: str = Policy.EVOLVE.value
 
     def to_json(self) -> str:
         """What `from_json` reads."""
-        return json.dumps([self.step, self.target, self.changelog])
+        return json.dumps([self.step, self.target, self.changelog, self.policy])
 
     @classmethod
     def from_json(cls, text: str) -> Intent:
