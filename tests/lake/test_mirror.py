@@ -177,9 +177,12 @@ def test_a_table_that_was_dropped_is_shown_as_it_was(spark, tmp_path, boundary, 
     assert contents(lake) == contents(lake, mirror.state.applied_ts) == now
     assert lake.read("bank", "journal").columns == ["number"]
     assert contents(lake, before) == was
-    assert removed(lake, timedelta(days=365 * 50)) == ["bank.journal"]  # the one of no instant
-    assert contents(lake, before) == was
-    assert removed(lake, timedelta(0)) == ["bank.accounts", "bank.journal"]
+    gone = ["bank.accounts", "bank.journal", "bank.journal"]
+    if boundary == "drop":  # once is enough: upkeep takes its time
+        assert removed(lake, timedelta(days=365 * 50)) == ["bank.journal"]  # no instant shows it
+        assert contents(lake, before) == was
+        gone.remove("bank.journal")
+    assert removed(lake, timedelta(0)) == gone
     assert contents(lake) == now
     assert [found.retired for found in lake.tables.locate()] == [False]
     with pytest.raises(LakeError, match="keeps its snapshots since"):

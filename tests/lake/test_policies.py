@@ -100,7 +100,7 @@ def tables(lake):
     "policy, table_format, boundary",
     [
         (Policy.EVOLVE, "iceberg", None),
-        (Policy.TRY_EVOLVE, "delta", None),
+        (Policy.TRY_EVOLVE, "iceberg", None),
         (Policy.LENIENT, "iceberg", "evolve"),
         (Policy.LENIENT, "delta", None),
         (Policy.IGNORE, "iceberg", None),
