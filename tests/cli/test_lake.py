@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.changing import Changing
 from tests.support.spark import fresh
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import java_reason
@@ -30,11 +31,11 @@ ROWS = 600
 CANAL = "kafka://127.0.0.1:9092/bank?protocol=canal-json&enable-tidb-extension=true&partition-num=3"
 
 
-def capture(path, name="bank", uri=CANAL, rows=ROWS, seed=0, toml=""):
+def capture(path, name="bank", uri=CANAL, rows=ROWS, seed=0, toml="", source=None):
     feed = Changefeed(ChangefeedConfig.from_toml(toml, uri), clock=None)
 
     def messages():
-        for batch in workload(name, rows=rows, seed=seed).batches():
+        for batch in (source or workload(name, rows=rows, seed=seed)).batches():
             yield feed.send(batch)
         yield feed.close()
 
@@ -409,6 +410,33 @@ def test_maintenance_joins_files_and_keeps_the_last_instant(tidegate, spark, tmp
     assert re.search(r"\n5 tables: .* \(\d+\.\d s\)\nevery snapshot since 2026-", tidegate.out)
 
 
+def test_schema_changes_by_policy(tidegate, spark, tmp_path):
+    path = capture(tmp_path / "changing.parquet", source=Changing())
+    lake = ["--lake", tmp_path / "lake"]
+    run = ["mirror", path, *lake, "--once", "--output", "json", "--schema-changes"]
+
+    assert tidegate(*run, "exception") == 1
+    *_, done = tidegate.documents()
+    assert "ADD COLUMN `w`" in done["error"]
+    assert (done["tables"], done["rows"], done["stopped"], done["diverged"]) == (3, 6, [], [])
+
+    # The other table of EXCHANGE PARTITION is not there: it is stopped, whatever the policy.
+    assert tidegate(*run, "ignore") == 1
+    *_, done = tidegate.documents()
+    assert [each["table"] for each in done["stopped"]] == ["elsewhere"]
+    assert sorted(each["table"] for each in done["diverged"]) == ["p", "t", "u"]
+
+    assert tidegate("status", *lake, "--output", "json") == 1
+    (document,) = tidegate.documents()
+    found = {each["table"]: each for each in document["tables"]}
+    assert found["t"]["state"] == "mirrored"
+    assert found["t"]["diverged"][0].startswith("The column w is left out (alter table")
+    assert tidegate("status", *lake) == 1
+    assert "diverged: d.t: The column w is left out" in tidegate.out
+    assert tidegate("verify", *lake, "--capture", path) == 0
+    assert "diverged: The column w" in tidegate.out
+
+
 def test_filter_and_renames_by_a_file(tidegate, spark, folder):
     capture(folder / "open.parquet", uri="kafka://h:9092/bank?protocol=open-protocol")
     config = folder / "tidegate.toml"
@@ -432,6 +460,7 @@ def test_filter_and_renames_by_a_file(tidegate, spark, folder):
         ("[feeds]\nsource = 'x'", "feeds"),
         ("[lake]\nformat = 'hudi'", "lake.format"),
         ("[lake]\nmax-step = 5", "lake.max-step"),
+        ("[lake]\nschema-changes = 'allow'", "lake.schema-changes"),
         ("[tables]\ninclude = ['shop']", "tables.include[0]"),
         ("[tables]\nrename = { 'a.b' = 'c.*' }", "tables.rename.a.b"),
         ("[feed]\ntime-zone = 'Mars'", "feed.time-zone"),

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,16 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tidegate.feed.ddl import TableChange, transition
 from tidegate.lake.conversion import carried
-from tidegate.lake.format import OP, LakePlace, Position, TableFormat, open_format, origin_of
+from tidegate.lake.format import (
+    OP,
+    LakePlace,
+    Located,
+    Position,
+    TableFormat,
+    open_format,
+    origin_of,
+)
+from tidegate.lake.iceberg import IcebergFormat
 from tidegate.lake.logfiles import rows_of
 from tidegate.model import TableSchema
 from tidegate.spark.types import spark_schema
@@ -119,13 +129,14 @@ def test_a_table_is_made_and_tells_what_it_is(spark: SparkSession, tables: Table
     located = {found.identifier: found for found in tables.locate()}
     assert located[identifier].origin == origin_of("my.shop 库", "it`s", Position(5, 1))
     assert located[identifier].uid == tables.uid(identifier)
-    # One that is in the way is replaced.
+    # One that is in the way is retired.
     again = tables.create("my.shop 库", "it`s", schema, Position(7, 1))
-    assert [found.position for found in tables.locate() if found.identifier == again] == [
-        Position(7, 1)
-    ]
-    names = [found for found in tables.locate() if "it`s" in found.origin]
-    assert len(names) == 1
+    both = [found for found in tables.locate() if "it`s" in found.origin]
+    assert {found.origin: found.retired for found in both} == {
+        origin_of("my.shop 库", "it`s", Position(5, 1)): True,
+        origin_of("my.shop 库", "it`s", Position(7, 1)): False,
+    }
+    assert [found.identifier for found in both if not found.retired] == [again]
     tables.drop(again)
     tables.drop(again)
     assert tables.position(again) is None
@@ -288,6 +299,60 @@ def test_a_rename_keeps_the_table_and_frees_its_name(table: Table) -> None:
     assert tables.uid(again) != uid
     tables.drop(again)
     assert tables.read(new).count() == 2
+
+
+def located(table: Table, uid: str) -> Located:
+    (found,) = (each for each in table.tables.locate() if each.uid == uid)
+    return found
+
+
+def test_a_retired_table_keeps_its_versions_and_frees_its_name(table: Table) -> None:
+    tables, schema = table.tables, table.schema
+    uid, version = tables.uid(table.identifier), tables.version(table.identifier)
+    assert not located(table, uid).retired
+    tables.retire(table.identifier, Position(20, 1))
+    again = tables.create("shop", schema.table, schema, Position(21, 1))
+    found = located(table, uid)
+    assert (found.retired, found.position) == (True, Position(20, 1))
+    assert found.identifier != again
+    table.identifier = found.identifier
+    assert table.rows(version) == sorted(ROWS, key=repr)
+    tables.retire(found.identifier, Position(20, 1))  # done again, as after a crash
+    assert located(table, uid) == found
+    tables.drop(found.identifier)
+    assert uid not in [each.uid for each in tables.locate()]
+    assert tables.read(again).count() == 0
+    tables.retire(found.identifier, Position(20, 1))  # it is there no more
+
+
+def test_a_retirement_that_was_cut_off_is_finished(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an Iceberg catalog it is two commits: the name, and what the table says of itself."""
+    if not isinstance(table.tables, IcebergFormat):
+        return
+    uid = table.tables.uid(table.identifier)
+    with monkeypatch.context() as patched:
+        patched.setattr(IcebergFormat, "set_properties", None)
+        with pytest.raises(TypeError):
+            table.tables.retire(table.identifier, Position(20, 1))
+    found = located(table, uid)
+    assert (found.retired, found.position) == (False, Position(11))
+    table.tables.retire(found.identifier, Position(20, 1))
+    assert located(table, uid) == found._replace(retired=True, position=Position(20, 1))
+
+
+def test_a_catalog_that_cannot_rename_drops_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = "spark.sql.catalog.folders"
+    spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set(f"{catalog}.type", "hadoop")
+    spark.conf.set(f"{catalog}.warehouse", str(tmp_path))
+    spark.conf.set(f"{catalog}.cache-enabled", "false")
+    tables = open_format("iceberg", spark, LakePlace(str(tmp_path), catalog="folders"))
+    identifier = tables.create("shop", "t", schema_of(CREATE), Position(5, 1))
+    assert len(tables.locate()) == 1
+    tables.retire(identifier, Position(6, 1))
+    assert tables.locate() == []
 
 
 def test_upkeep_keeps_rows_and_position(table: Table) -> None:

@@ -6,6 +6,7 @@ that a statement stops.
 """
 
 import os
+from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,9 @@ import pytest
 from tests.feed.test_replay import STOPPED, Source, decoded
 from tests.support import corpus
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
+from tidegate.lake.maintenance import maintain
 from tidegate.lake.mirror import Mirror
+from tidegate.model import LakeError
 from tidegate.model.types import MySQLType
 
 PARTITIONS = [("", number) for number in range(3)]
@@ -44,10 +47,7 @@ def check(lake, mirror, variant, at):
         actual = {
             name: blanked(rows, mirror.state.tables[name].schema) for name, rows in actual.items()
         }
-    # What a table held before it was dropped goes with it; at the last instant nothing is missing.
-    gone = set(truth) - set(actual) - stopped
-    assert not gone or at < mirror.state.applied_ts
-    assert set(actual) == set(truth) - stopped - gone
+    assert set(actual) == set(truth) - stopped
     for name, rows in actual.items():
         assert rows == truth[name], name
 
@@ -136,6 +136,63 @@ def test_a_step_that_is_cut_off_is_done_again(spark, tmp_path, boundary):
         ("bank", "ledger"): truth["bank", "journal"],
         ("bank", "accounts"): truth["bank", "accounts"],
     }
+
+
+@pytest.mark.parametrize(
+    "boundary, table_format", [("drop", "iceberg"), ("create", "iceberg"), ("applied", "delta")]
+)
+def test_a_table_that_was_dropped_is_shown_as_it_was(spark, tmp_path, boundary, table_format):
+    """Before its drop, also where that was cut off; upkeep removes it when no instant shows it."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(name):
+        if name == boundary:
+            raise Crash
+
+    feed = decoded("bank.canal.ext.stream")
+    dropped = statements(
+        feed,
+        (1, "DROP TABLE `bank`.`journal`"),
+        (2, "CREATE TABLE `bank`.`journal` (`id` INT PRIMARY KEY)"),
+        (3, "DROP DATABASE `bank`"),
+        (4, "CREATE TABLE `bank`.`journal` (`number` INT PRIMARY KEY)"),
+    )
+    lake = new_lake(spark, tmp_path, table_format)
+    fill(lake, feed)
+    mirror = Mirror(lake)
+    while mirror.step(PARTITIONS):
+        pass
+    before = mirror.state.applied_ts
+    was = expected(Source("bank").at(before))
+    assert contents(lake) == was
+    fill(lake, dropped)
+    with pytest.raises(Crash):
+        Mirror(lake, boundary=crash).step(PARTITIONS)
+    mirror = Mirror(lake)
+    while mirror.step(PARTITIONS):
+        pass
+    now = {("bank", "journal"): []}
+    assert contents(lake) == contents(lake, mirror.state.applied_ts) == now
+    assert lake.read("bank", "journal").columns == ["number"]
+    assert contents(lake, before) == was
+    gone = ["bank.accounts", "bank.journal", "bank.journal"]
+    if boundary == "drop":  # once is enough: upkeep takes its time
+        assert removed(lake, timedelta(days=365 * 50)) == ["bank.journal"]  # no instant shows it
+        assert contents(lake, before) == was
+        gone.remove("bank.journal")
+    assert removed(lake, timedelta(0)) == gone
+    assert contents(lake) == now
+    assert [found.retired for found in lake.tables.locate()] == [False]
+    with pytest.raises(LakeError, match="keeps its snapshots since"):
+        lake.snapshot(before)
+
+
+def removed(lake, keep):
+    """The dropped tables that upkeep removes."""
+    done = list(maintain(lake, keep))
+    return sorted(each.table for each in done if "dropped tables removed" in each.done)
 
 
 def statements(feed, *queries):

@@ -1,4 +1,10 @@
-"""Plans: rows and statements of an interval become steps in the right order, per table."""
+"""Plans: rows and statements of an interval become steps in the right order, per table.
+
+Under a policy other than evolve the mirror may have columns of its own: a table of cases says what
+every policy makes of every kind of statement.
+"""
+
+import pytest
 
 from tidegate.feed.gate import DdlId
 from tidegate.feed.tables import Name, TableBook
@@ -14,7 +20,10 @@ from tidegate.lake.plan import (
     Rows,
     Statement,
     Status,
+    first_schema_change,
 )
+from tidegate.lake.policy import Policy
+from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout
 from tidegate.model import TableSchema
 
@@ -35,13 +44,25 @@ class Lake:
     def __init__(self, *statements):
         self.tables, self.book = {}, TableBook()
         self.layouts = {(1, None): ("id", "v"), (2, None): ("id", "v", "w"), (3, None): ("id",)}
+        self.layouts[4, None] = ("id", "w")
         self.schemas = {}
         if statements:
             self.plan(statements, [], 1)
 
-    def plan(self, statements, groups, target=100):
-        planner = Planner(self.tables, self.book, self.layouts, self.schemas, Position(target))
+    def plan(self, statements, groups, target=100, policy=Policy.EVOLVE):
+        planner = Planner(
+            self.tables, self.book, self.layouts, self.schemas, Position(target), policy=policy
+        )
         return planner.plan(statements, groups)
+
+    def run(self, policy, *queries):
+        """Plans statements one after the other, from instant 5 on."""
+        told = [statement(at, query) for at, query in enumerate(queries, 5)]
+        return self.plan(told, [], policy=policy)
+
+    @property
+    def table(self):
+        return self.tables["d", "t"]
 
 
 def kinds(steps):
@@ -156,3 +177,242 @@ def test_a_dropped_database_takes_its_tables_along():
 def test_a_statement_about_an_unknown_table_is_passed_over():
     lake = Lake()
     assert lake.plan([statement(5, "TRUNCATE TABLE nowhere", table="nowhere")], []) == []
+
+
+# --- policies -------------------------------------------------------------------------------------
+
+EVOLVE, TRY, LENIENT, IGNORE = Policy.EVOLVE, Policy.TRY_EVOLVE, Policy.LENIENT, Policy.IGNORE
+PARTED = (
+    "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT) PARTITION BY RANGE (`id`) "
+    "(PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))"
+)
+SAME = "id int, v int"
+FITTED = "later values are fitted"
+
+# statement: for each policy the steps, the columns of the mirror, and a word of what is left out
+CASES = {
+    "ALTER TABLE t ADD COLUMN w INT DEFAULT 7": {
+        EVOLVE: ([Evolve], "id int, v int, w int", ""),
+        TRY: ([Evolve], "id int, v int, w int", ""),
+        LENIENT: ([Evolve], "id int, v int, w int", ""),
+        IGNORE: ([], SAME, "w is left out"),
+    },
+    "ALTER TABLE t ADD COLUMN w INT FIRST": {
+        EVOLVE: ([Evolve], "w int, id int, v int", ""),
+        LENIENT: ([Evolve], "id int, v int, w int", ""),  # another order is no other content
+        IGNORE: ([], SAME, "w is left out"),
+    },
+    "ALTER TABLE t DROP COLUMN v": {
+        EVOLVE: ([Evolve], "id int", ""),
+        TRY: ([Evolve], "id int", ""),
+        LENIENT: ([], SAME, "v stays, and is NULL"),
+        IGNORE: ([], SAME, "v stays, and is NULL"),
+    },
+    "ALTER TABLE t RENAME COLUMN v TO w": {
+        EVOLVE: ([Evolve], "id int, w int", ""),
+        TRY: ([Evolve], "id int, w int", ""),
+        LENIENT: ([Evolve], "id int, v int, w int", "v stays beside w"),
+        IGNORE: ([], SAME, "w is left out"),
+    },
+    "ALTER TABLE t RENAME COLUMN id TO k": {  # the key: rows are found by it
+        EVOLVE: ([Evolve], "k int, v int", ""),
+        LENIENT: ([Evolve], "k int, v int", ""),
+        IGNORE: ([Evolve], "k int, v int", ""),
+    },
+    "ALTER TABLE t MODIFY COLUMN id BIGINT": {
+        LENIENT: ([Evolve], "id bigint, v int", ""),
+        IGNORE: ([Evolve], "id bigint, v int", ""),
+    },
+    "ALTER TABLE t MODIFY COLUMN v BIGINT": {
+        EVOLVE: ([Evolve], "id int, v bigint", ""),
+        TRY: ([Evolve], "id int, v bigint", ""),
+        LENIENT: ([Evolve], "id int, v bigint", ""),  # the old values fit
+        IGNORE: ([], SAME, FITTED),
+    },
+    "ALTER TABLE t MODIFY COLUMN v DATE": {
+        EVOLVE: ([Evolve], "id int, v date", ""),
+        TRY: ([Evolve], "id int, v date", ""),
+        LENIENT: ([], SAME, FITTED),
+        IGNORE: ([], SAME, FITTED),
+    },
+    "TRUNCATE TABLE t": {
+        EVOLVE: ([Delete], SAME, ""),
+        TRY: ([Delete], SAME, ""),
+        LENIENT: ([], SAME, "rows stay"),
+        IGNORE: ([], SAME, "rows stay"),
+    },
+    "ALTER TABLE t DROP PARTITION p0": {
+        EVOLVE: ([Delete], SAME, ""),
+        TRY: ([Delete], SAME, ""),
+        LENIENT: ([], SAME, "rows stay"),
+        IGNORE: ([], SAME, "rows stay"),
+    },
+    "RENAME TABLE t TO u; RENAME TABLE u TO t": {
+        policy: ([Rename, Rename], SAME, "") for policy in Policy
+    },
+    "ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE x": {
+        TRY: ([], SAME, "EXCHANGE PARTITION"),
+        LENIENT: ([], SAME, "EXCHANGE PARTITION"),
+        IGNORE: ([], SAME, "EXCHANGE PARTITION"),
+    },
+    "ALTER TABLE t GARBLE COLUMN v": {
+        TRY: ([], SAME, "cannot be followed"),
+        LENIENT: ([], SAME, "cannot be followed"),
+        IGNORE: ([], SAME, "cannot be followed"),
+    },
+    "ALTER TABLE t ADD INDEX i (v)": {policy: ([], SAME, "") for policy in Policy},
+    "ALTER TABLE t COMMENT = 'x'": {policy: ([], SAME, "") for policy in Policy},
+    # A name that is given again goes on in the column that was kept.
+    "ALTER TABLE t DROP COLUMN v; ALTER TABLE t ADD COLUMN v VARCHAR(9)": {
+        EVOLVE: ([Evolve, Evolve], "id int, v varchar", ""),
+        LENIENT: ([], SAME, "goes on in the one that had this name"),
+        IGNORE: ([], SAME, "goes on in the one that had this name"),
+    },
+    "ALTER TABLE t RENAME COLUMN v TO x, RENAME COLUMN id TO v": {
+        EVOLVE: ([Evolve], "v int, x int", ""),
+    },
+}
+
+
+def columns(schema):
+    return ", ".join(f"{column.name} {column.type}" for column in schema.columns)
+
+
+@pytest.mark.parametrize(
+    "query, policy", [(query, policy) for query, told in CASES.items() for policy in told]
+)
+def test_what_each_policy_makes_of_a_statement(query, policy):
+    steps, expected, reason = CASES[query][policy]
+    lake = Lake(statement(1, PARTED))
+    found = lake.run(policy, *query.split("; "))
+    # A column that is kept may be NULL from then on: that is a step without other columns.
+    found = [step for step in found if not is_of_schema_only(step)]
+    table = lake.table
+    assert (kinds(found), columns(table.schema)) == (steps, expected)
+    assert table.status is Status.MIRRORED
+    assert reason in " ".join(table.diverged)
+    assert bool(table.diverged) == bool(reason)
+    upstream = lake.book.get("d", "t")
+    assert carried_names(table.sent) == carried_names(upstream)
+    assert table.schema.handle_key() == upstream.handle_key()
+
+
+def is_of_schema_only(step):
+    return isinstance(step, Evolve) and columns(step.before) == columns(step.change.after)
+
+
+def carried_names(schema):
+    return [column.name for column in schema.columns]
+
+
+@pytest.mark.parametrize("policy", [LENIENT, IGNORE])
+def test_a_kept_table_goes_on_when_it_is_made_again(policy):
+    lake = Lake(statement(1, CREATE))
+    table = lake.table
+    assert lake.run(policy, "DROP TABLE t") == []
+    assert lake.table is table
+    assert table.gone
+    assert "Its rows stay" in table.diverged[0]
+    lake.run(policy, "CREATE TABLE `t` (`id` INT PRIMARY KEY, `w` INT)")
+    assert lake.table is table
+    assert not table.gone
+    assert columns(table.schema) == ("id int, v int, w int" if policy is LENIENT else SAME)
+    steps = lake.plan([], [group(0, shape=4)], policy=policy)
+    assert kinds(steps) == [Rows]
+    assert (steps[0].schema, steps[0].sent) == (table.schema, table.upstream)
+
+
+def test_a_kept_table_with_another_key_stops():
+    lake = Lake(statement(1, CREATE))
+    lake.run(LENIENT, "DROP TABLE t", "CREATE TABLE `t` (`k` INT PRIMARY KEY)")
+    assert lake.table.status is Status.STOPPED
+    assert "another key" in lake.table.reason
+
+
+def test_a_kept_table_gives_way_to_one_that_gets_its_name():
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    kept, other = lake.table, lake.tables["d", "u"]
+    steps = lake.run(LENIENT, "DROP TABLE t", "RENAME TABLE u TO t")
+    assert [(type(step), step.table) for step in steps] == [(Drop, kept), (Rename, other)]
+    assert lake.tables == {("d", "t"): other}
+    assert other.diverged == ()
+
+
+def test_a_kept_table_is_made_anew_once_the_policy_is_evolve_again():
+    lake = Lake(statement(1, CREATE))
+    kept = lake.table
+    lake.run(LENIENT, "DROP TABLE t")
+    assert kinds(lake.run(EVOLVE, CREATE)) == [Drop, Create]
+    assert lake.table is not kept
+    assert lake.table.diverged == ()
+
+
+def test_a_table_that_has_diverged_is_changed_in_the_columns_it_has():
+    lake = Lake(statement(1, CREATE))
+    lake.run(IGNORE, "ALTER TABLE t ADD COLUMN w INT", "ALTER TABLE t DROP COLUMN v")
+    lake.run(
+        EVOLVE,
+        "ALTER TABLE t ADD COLUMN x INT",
+        "ALTER TABLE t RENAME COLUMN x TO y",
+        "ALTER TABLE t MODIFY COLUMN w BIGINT",
+        "ALTER TABLE t RENAME COLUMN id TO k",
+    )
+    assert columns(lake.table.schema) == "k int, v int, y int"
+    assert columns(lake.table.sent) == "k int, w bigint, y int"
+    assert lake.table.schema.handle_key() == ("k",)
+
+
+@pytest.mark.parametrize(
+    "query, policy, says",
+    [
+        ("ALTER TABLE t ADD COLUMN w INT NOT NULL; ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (w)", IGNORE, "columns of its key, w"),
+        ("ALTER TABLE t DROP COLUMN v; ALTER TABLE t RENAME COLUMN id TO v", LENIENT, "name of its column v is taken"),
+        ("ALTER TABLE t DROP PRIMARY KEY, DROP COLUMN v", LENIENT, "It has no key"),
+        ("ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE x", EVOLVE, "EXCHANGE PARTITION"),
+        ("ALTER TABLE t GARBLE COLUMN v", EVOLVE, "cannot be followed"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_go_on_stops(query, policy, says):
+    lake = Lake(statement(1, CREATE))
+    lake.run(policy, *query.split("; "))
+    assert lake.table.status is Status.STOPPED
+    assert says in lake.table.reason
+
+
+@pytest.mark.parametrize("policy", [TRY, LENIENT, IGNORE])
+def test_rows_are_fitted_to_the_columns_that_are_there(policy):
+    lake = Lake(statement(1, CREATE))
+    (rows,) = lake.plan([], [group(0, shape=2), group(0, shape=3)], policy=policy)
+    assert rows.schema == rows.sent == lake.table.schema
+    assert not rows.incomplete
+    assert "'w'" in lake.table.diverged[0]
+    assert "lack the column 'v'" in lake.table.diverged[1]
+    lake.layouts[5, None] = ("v",)
+    assert lake.plan([], [group(0, shape=5)], policy=policy) == []
+    assert "lack the column 'id'" in lake.table.reason
+
+
+@pytest.mark.parametrize(
+    "query, table",
+    [
+        (CREATE.replace("`t`", "`u`"), None),
+        ("ALTER TABLE t ADD INDEX i (v)", None),
+        ("CREATE TABLE IF NOT EXISTS t (id INT PRIMARY KEY)", None),
+        ("DROP TABLE elsewhere", None),
+        ("ALTER TABLE t ADD COLUMN w INT", "t"),
+        ("TRUNCATE TABLE t", "t"),
+        ("DROP TABLE elsewhere, T", "t"),
+        ("DROP DATABASE d", "t"),
+        ("RENAME TABLE t TO u", "t"),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE x", "t"),
+        ("ALTER TABLE t GARBLE", "t"),
+        (CREATE.replace("`t`", "`u`") + "; TRUNCATE TABLE u", "u"),
+    ],
+)
+def test_the_first_schema_change_of_a_mirrored_table_is_found(query, table):
+    lake = Lake(statement(1, CREATE))
+    before = lake.book.to_object()
+    told = [statement(at, each) for at, each in enumerate(query.split("; "), 5)]
+    found = first_schema_change(told, lake.tables, lake.book, Routes())
+    assert found == (None if table is None else (told[-1], Name("d", table)))
+    assert lake.book.to_object() == before

@@ -211,6 +211,13 @@ def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="At a message that cannot be read: stop (the default), or go on. It is kept either way.",
 )
 @click.option(
+    "--schema-changes",
+    type=click.Choice(["evolve", "try_evolve", "lenient", "ignore", "exception"]),
+    help="Schema changes of mirrored tables: all exactly (evolve, the default: what cannot be "
+    "mirrored stops its table), as far as can be (try_evolve), without losing rows or columns "
+    "(lenient), not at all (ignore), or end with an error (exception).",
+)
+@click.option(
     "--max-step-seconds",
     type=click.FloatRange(min=0.001),
     help="Upstream time between two snapshots at most; by default as much as there is.",

@@ -55,6 +55,7 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
 
 
 def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report) -> bool:
+    from tidegate.lake.policy import SchemaChangeRefused
     from tidegate.lake.quarantine import BadMessages
     from tidegate.lake.run import MirrorRun
     from tidegate.lake.source import open_feed
@@ -64,14 +65,14 @@ def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report) -> bool
     report.begin(feed.identity)
     run = MirrorRun(lake, feed, settings.mirror(), on_progress=report.progress)
     started = time.monotonic()
-    stopped_by = None
+    stopped_by: BadMessages | SchemaChangeRefused | None = None
     with _stopping() as stop, report:
         try:
             if once:
                 run.once(stop.is_asked)
             else:
                 run.forever(stop.is_asked, settings.interval_ms / 1000)
-        except BadMessages as error:
+        except (BadMessages, SchemaChangeRefused) as error:
             stopped_by = error
     summary = summarise(lake, run.progress, time.monotonic() - started)
     if stopped_by is not None:
@@ -147,6 +148,15 @@ def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
         "stopped": [
             {"database": table.name.database, "table": table.name.table, "reason": table.reason}
             for table in stopped
+        ],
+        "diverged": [
+            {
+                "database": table.name.database,
+                "table": table.name.table,
+                "reasons": list(table.diverged),
+            }
+            for table in tables
+            if table.diverged
         ],
         "waiting": waiting,
         "quarantined": bad,
@@ -287,6 +297,9 @@ def tell(summary: dict[str, Any]) -> None:
     )
     for table in summary["stopped"]:
         click.echo(f"stopped: {table['database']}.{table['table']}: {table['reason']}")
+    for table in summary["diverged"]:
+        reasons = " ".join(table["reasons"])
+        click.echo(f"diverged: {table['database']}.{table['table']}: {reasons}")
     for entry in summary["waiting"]:
         click.echo(
             f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "

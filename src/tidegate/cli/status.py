@@ -53,6 +53,8 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
         }
         if table.status is Status.STOPPED:
             entry |= {"reason": table.reason, "since": iso(table.since)}
+        if table.diverged:
+            entry["diverged"] = list(table.diverged)
         if count_rows and found is not None:
             entry["rows"] = lake.tables.read(found.identifier, found.version).count()
         tables.append(entry)
@@ -85,9 +87,14 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
 
 
 def _note(entry: dict[str, Any], document: dict[str, Any]) -> str:
-    if entry["consistency"] == document["consistency"]:
-        return ""
-    return "eventual: rows were completed from an upstream that shows only the present"
+    notes = []
+    if "reason" in entry:
+        notes.append(entry["reason"])
+    if "diverged" in entry:
+        notes.append("diverged")
+    if entry["consistency"] != document["consistency"]:
+        notes.append("eventual: rows were completed from an upstream that shows only the present")
+    return "; ".join(notes)
 
 
 def _terminal_width() -> int | None:
@@ -124,11 +131,15 @@ def _show(document: dict[str, Any]) -> None:
             Text(entry["state"], _STYLES[entry["state"]]),
             instant(entry["lastChangeTs"] or 0),
             f"{entry['rows']:,}" if "rows" in entry else "",
-            entry.get("reason") or _note(entry, document),
+            _note(entry, document),
         )
     if document["tables"]:
         console.print()
         console.print(tables)
+    for entry in document["tables"]:
+        if "diverged" in entry:
+            name = f"{entry['database']}.{entry['table']}"
+            console.print(f"diverged: {name}: {' '.join(entry['diverged'])}", markup=False)
     for entry in document["waiting"]:
         console.print(
             f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "

@@ -77,7 +77,7 @@ class Applier:
             if step.table.uid and found is not None:
                 step.table.identifier = found.identifier
             elif step.table.uid:
-                step.table.identifier = ""  # it was dropped, as a later step has it
+                step.table.identifier = ""  # it is gone, as a later step has it
 
     def _do(self, step: Step, before: Sequence[Future[None]]) -> None:
         for future in before:
@@ -107,7 +107,7 @@ class Applier:
         if isinstance(step, Rows):
             self._rows(step)
         elif isinstance(step, Drop):
-            tables.drop(table.identifier)
+            tables.retire(table.identifier, at)
             table.identifier = ""
         elif isinstance(step, Rename):
             name = self._routes.destination(step.new_name)
@@ -126,7 +126,7 @@ class Applier:
         changes = self._changelog.rows_of(*step.name).where(within.spark())
         if step.late:
             changes = self._without_applied(step, changes)
-        reader = RowReader(step.schema, step.layouts, self._zone)
+        reader = RowReader(step.schema, step.layouts, self._zone, step.sent)
         key = step.schema.handle_key()
         if key and step.incomplete:
             self._incomplete_rows(step, reader, changes)
@@ -145,7 +145,9 @@ class Applier:
         """
         interval = self._interval
         within = of_table(*step.name) & interval.within(*step.segments)
-        files = None if step.late else self._changelog.files(within)
+        # Only Spark fits rows to other columns than they were sent with.
+        by_spark = step.late or step.sent != step.schema
+        files = None if by_spark else self._changelog.files(within)
         if files is None:
             return reader.last_of_each_key(changes, key, interval.order, moves=step.moves)
         latest = LatestRows(
@@ -158,8 +160,8 @@ class Applier:
     def _incomplete_rows(self, step: Rows, reader: RowReader, changes: DataFrame) -> None:
         """Rows of which some have only the key: these are asked for once, before the merge."""
         assert self._upstream is not None
-        key, schema = step.schema.handle_key(), step.schema
-        columns = tuple(column for column in schema.columns if column.generated != "virtual")
+        key = step.schema.handle_key()
+        columns = tuple(column for column in step.sent.columns if column.generated != "virtual")
         completion = Completion(self._upstream, step.name, columns, key, self._zone)
         rows = reader.last_of_each_key(
             changes, key, self._interval.order, moves=step.moves, complete=completion.rows

@@ -63,9 +63,14 @@ class ColumnPlan:
             text = F.lit(self.fill).cast(StringType())
             found = from_text(self.after, text)
         else:
-            was = F.col(_quoted(self.before.name))
-            found = converted(self.before, self.after, was) if self.is_converted else was
+            found = self.fitted(F.col(_quoted(self.before.name)))
         return found.cast(spark_type(self.after)).alias(self.after.name)
+
+    def fitted(self, value: SparkColumn) -> SparkColumn:
+        """A value of the column before, as it is after."""
+        if self.before is None or not self.is_converted:
+            return value
+        return converted(self.before, self.after, value).cast(spark_type(self.after))
 
 
 def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
@@ -81,6 +86,14 @@ def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
         fill = None if entry is None or entry.fill is ABSENT else entry.fill
         found.append(ColumnPlan(after, was, fill if was is None else None))
     return found
+
+
+def fitted(kept: Column, sent: Column | None, text: SparkColumn, zone: str) -> SparkColumn:
+    """The value of a text that was sent for one column, as another one keeps it."""
+    if sent is None:
+        return from_text(kept, text, zone)
+    value = from_text(sent, text, zone)
+    return ColumnPlan(kept, sent).fitted(value)
 
 
 def converted(before: Column, after: Column, value: SparkColumn) -> SparkColumn:

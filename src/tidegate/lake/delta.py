@@ -43,7 +43,7 @@ from tidegate.lake.format import (
     TableFormat,
     origin_of,
 )
-from tidegate.lake.iceberg import ORIGIN, POSITION, SCHEMA, local_folder
+from tidegate.lake.iceberg import ORIGIN, POSITION, RETIRED, SCHEMA, local_folder
 from tidegate.lake.lock import make_folder
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import TableSchema
@@ -118,8 +118,10 @@ class DeltaFormat(TableFormat):
             if self._names is None:
                 self._names = {}
                 for folder in self._folders():
-                    schema = self.upstream_schema(self._identifier(folder))
-                    self._names[schema.database, schema.table] = self._identifier(folder)
+                    identifier = self._identifier(folder)
+                    if self._property(identifier, RETIRED) is None:
+                        schema = self.upstream_schema(identifier)
+                        self._names[schema.database, schema.table] = identifier
             return self._names
 
     def _folders(self) -> list[Path]:
@@ -132,7 +134,7 @@ class DeltaFormat(TableFormat):
     def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
         in_the_way = self._known_names().get((database, table))
         if in_the_way is not None:
-            self.drop(in_the_way)
+            self.retire(in_the_way, position)
         folder = self._tables / new_folder(self._place.prefix + database, table)
         identifier = self._identifier(folder)
         told = _told(schema, position) | {ORIGIN: origin_of(database, table, position)}
@@ -145,10 +147,19 @@ class DeltaFormat(TableFormat):
         self._known_names()[database, table] = identifier
         return identifier
 
-    def drop(self, identifier: str) -> None:
+    def retire(self, identifier: str, position: Position) -> None:
+        if self._exists(identifier):
+            told = {RETIRED: str(position), POSITION: str(position)}
+            self._commit_metadata(identifier, told, position)
+            self._free_names(identifier)
+
+    def _free_names(self, identifier: str) -> None:
         names = self._known_names()
         for name in [name for name, known in names.items() if known == identifier]:
             del names[name]
+
+    def drop(self, identifier: str) -> None:
+        self._free_names(identifier)
         folder = self._folder(identifier)
         if folder.is_dir():
             # The log first: without it the rest is no table.
@@ -389,7 +400,9 @@ class DeltaFormat(TableFormat):
             identifier = self._identifier(folder)
             position, origin = self.position(identifier), self._property(identifier, ORIGIN)
             if position is not None and origin is not None:
-                found.append(Located(identifier, self.uid(identifier), origin, position))
+                is_retired = self._property(identifier, RETIRED) is not None
+                uid = self.uid(identifier)
+                found.append(Located(identifier, uid, origin, position, is_retired))
         return found
 
     def create_log(
@@ -434,6 +447,8 @@ class DeltaFormat(TableFormat):
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         with self._committing(self._spark, self.position(identifier)) as session:
             session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+            # VACUUM lists folders in as many tasks as this says: 10,000 as is usual.
+            session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "16")
             joined = session.sql(f"OPTIMIZE {identifier}").head()
             files = self._files(identifier)
             session.sql(f"VACUUM {identifier} RETAIN {keep_seconds / 3600:.6f} HOURS")

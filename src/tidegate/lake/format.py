@@ -27,6 +27,8 @@ OP = "_op"
 
 OWN_DATABASE = "_tidegate"
 """Where a lake keeps its changelog and its record."""
+DROPPED_DATABASE = "_tidegate_dropped"
+"""Where a catalog has the tables that were dropped upstream, until nothing needs them any more."""
 
 
 class Position(NamedTuple):
@@ -53,13 +55,15 @@ class Located(NamedTuple):
     """A mirrored table as the lake itself shows it.
 
     `uid` stays the same whatever the table is called. `origin` tells the step that made it: the
-    name it was made under and the position, as `origin_of` writes it.
+    name it was made under and the position, as `origin_of` writes it. `retired` tells that it was
+    dropped, and is here for its versions only.
     """
 
     identifier: str
     uid: str
     origin: str
     position: Position
+    retired: bool = False
 
 
 def origin_of(database: str, table: str, position: Position) -> str:
@@ -83,12 +87,16 @@ class TableFormat(ABC):
         """Makes an empty table with the columns of `schema` that rows carry; its identifier.
 
         The table remembers its `origin`. One of that name that is already there is in the way and
-        is replaced.
+        is retired.
         """
 
     @abstractmethod
+    def retire(self, identifier: str, position: Position) -> None:
+        """Takes a table, if it is there, out of the way: its name is free, its versions stay."""
+
+    @abstractmethod
     def drop(self, identifier: str) -> None:
-        """Removes a table, if it is there."""
+        """Removes a table with its versions, if it is there."""
 
     @abstractmethod
     def rename(self, identifier: str, database: str, table: str, position: Position) -> str:
@@ -168,7 +176,7 @@ class TableFormat(ABC):
 
     @abstractmethod
     def locate(self) -> list[Located]:
-        """Every mirrored table that is there."""
+        """Every mirrored table that is there, also those that are retired."""
 
     @abstractmethod
     def create_log(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.errors import UnsupportedOperationException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -39,6 +40,7 @@ from tidegate.feed.ddl import TableChange
 from tidegate.lake.conditions import Condition
 from tidegate.lake.conversion import ColumnPlan, carried, plan
 from tidegate.lake.format import (
+    DROPPED_DATABASE,
     OP,
     OWN_DATABASE,
     LakePlace,
@@ -57,6 +59,7 @@ CATALOG_FILE = "catalog.db"
 POSITION = "tidegate.position"
 SCHEMA = "tidegate.schema"
 ORIGIN = "tidegate.origin"
+RETIRED = "tidegate.retired"
 
 _PROPERTIES = {
     "format-version": "3",
@@ -223,7 +226,7 @@ class IcebergFormat(TableFormat):
 
     def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
         identifier = self.identifier(database, table)
-        self.drop(identifier)
+        self.retire(identifier, position)
         self._ensure_namespace(identifier)
         name = self._java_name(identifier)
         builder = self._catalog.buildTable(name, self._java_schema(schema))
@@ -250,6 +253,22 @@ class IcebergFormat(TableFormat):
     def _add_snapshot(self, table: Any, position: Position) -> None:
         """An empty snapshot, so that the schema of now is that of a version, with its position."""
         table.newAppend().set(POSITION, str(position)).commit()
+
+    def retire(self, identifier: str, position: Position) -> None:
+        if not self._exists(identifier):
+            return
+        name = f"t_{self.uid(identifier).replace('-', '')}"
+        new = quoted(self._catalog_name, self._place.prefix + DROPPED_DATABASE, name)
+        # After a crash the name may be the new one already.
+        if new != identifier:
+            self._ensure_namespace(new)
+            try:
+                self._catalog.renameTable(self._java_name(identifier), self._java_name(new))
+            except UnsupportedOperationException:
+                # There are catalogs that rename no table: the name is needed more than the history.
+                self.drop(identifier)
+                return
+        self.set_properties(new, {RETIRED: str(position), POSITION: str(position)})
 
     def drop(self, identifier: str) -> None:
         if self._exists(identifier):
@@ -494,7 +513,8 @@ class IcebergFormat(TableFormat):
                     position = self.position(identifier)
                     assert position is not None
                     uid = str(table.uuid().toString())
-                    found.append(Located(identifier, uid, origin, position))
+                    is_retired = table.properties().get(RETIRED) is not None
+                    found.append(Located(identifier, uid, origin, position, is_retired))
         return found
 
     def create_log(

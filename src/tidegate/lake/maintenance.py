@@ -1,7 +1,8 @@
 """Upkeep of a lake: small files are joined, and what is older than it is to keep is forgotten.
 
 Every instant since then can be read as before: of each table the version stays that was its last
-one at that time, whenever it was written. The mirror must not run meanwhile: see `lock`.
+one at that time, whenever it was written. A table that was dropped goes for good when none of these
+instants shows it. The mirror must not run meanwhile: see `lock`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from tidegate.lake.quarantine import Quarantine
 from tidegate.lake.snapshots import MirrorState
 from tidegate.model import LakeError
 from tidegate.model.tso import tso_from_datetime
-
 
 _MARGIN_SECONDS = 0.5
 """What may pass between reckoning how long versions are kept and forgetting the others."""
@@ -65,6 +65,7 @@ def maintain(
         seconds = (passed - oldest).total_seconds() if oldest.year > 1 else passed.timestamp()
         yield _one(lake, snapshot.identifier, str(snapshot.name), seconds + _MARGIN_SECONDS)
     lake.snapshots.forget(since)
+    yield from _remove_dropped(lake, since)
     _forget_changes(lake, state, since)
     for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
         name = f"{OWN_DATABASE}.{parts_of(identifier)[-1]}"
@@ -76,6 +77,18 @@ def _one(lake: Lake, identifier: str, name: str, keep_seconds: float) -> Maintai
     started = time.monotonic()
     done = lake.tables.maintain(identifier, keep_seconds=keep_seconds)
     return Maintained(name, done, round(time.monotonic() - started, 3))
+
+
+def _remove_dropped(lake: Lake, since: int) -> Iterator[Maintained]:
+    retired = [found for found in lake.tables.locate() if found.retired]
+    needed = lake.snapshots.needed(since) if retired else set()
+    for found in retired:
+        if found.uid not in needed:
+            started = time.monotonic()
+            schema = lake.tables.upstream_schema(found.identifier)
+            lake.tables.drop(found.identifier)
+            done, seconds = {"dropped tables removed": 1}, time.monotonic() - started
+            yield Maintained(f"{schema.database}.{schema.table}", done, round(seconds, 3))
 
 
 def _oldest_needed(lake: Lake, since: int) -> dict[Name, datetime]:

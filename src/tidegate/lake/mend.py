@@ -101,7 +101,8 @@ class Mender(Applier):
 
     def _rows(self, step: Rows) -> None:
         changes = self._late_rows.where(of_table(step.name))
-        reader = RowReader(step.schema, step.layouts, self._zone, touched=F.col(LATE))
+        touched = F.col(LATE)
+        reader = RowReader(step.schema, step.layouts, self._zone, step.sent, touched)
         key = step.schema.handle_key()
         if key and step.incomplete:
             self._incomplete_rows(step, reader, changes)

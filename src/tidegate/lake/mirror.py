@@ -31,7 +31,16 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.late import NO_SCHEMA, Judgement, effects_of
 from tidegate.lake.mend import LateLog, Mender, groups_of
 from tidegate.lake.mysql import DatabaseServer
-from tidegate.lake.plan import Planner, Rows, Statement, Status, Step, Table
+from tidegate.lake.plan import (
+    Planner,
+    Rows,
+    Statement,
+    Status,
+    Step,
+    Table,
+    first_schema_change,
+)
+from tidegate.lake.policy import Policy, SchemaChangeRefused
 from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
@@ -51,7 +60,7 @@ _REMEMBERED = 1000
 
 @dataclass(frozen=True, slots=True)
 class MirrorSettings:
-    """How a mirror works; none of these changes what the tables hold in the end.
+    """How a mirror works; only `schema_changes` changes what the tables hold in the end.
 
     `bad_messages` is `stop` or `continue`. `time_zone` is that of the feed's TIMESTAMP values.
     """
@@ -65,6 +74,8 @@ class MirrorSettings:
     """Which tables, under which names; these must stay as they are for the life of a lake."""
     upstream: DatabaseServer | None = None
     """Where rows are completed of which the feed carries only the key."""
+    schema_changes: Policy = Policy.EVOLVE
+    """What is done about schema changes of tables that are mirrored."""
     heartbeat: float = 30.0
     """Seconds after which an instant without changes is recorded nevertheless."""
 
@@ -150,6 +161,8 @@ class Mirror:
         if target is None:
             return None
         statements, target = self._statements(target)
+        if again is None and self.settings.schema_changes is Policy.EXCEPTION:
+            statements, target = self._before_schema_change(statements, target)
         interval = self._interval(target, statements)
         groups = changelog.groups(interval)
         self._learn_shapes(changelog, groups)
@@ -237,6 +250,21 @@ class Mirror:
             counts[each.commit_ts] = counts.get(each.commit_ts, 0) + 1
             found.append(Statement(each, Position(each.commit_ts, counts[each.commit_ts])))
         return found, target
+
+    def _before_schema_change(
+        self, statements: list[Statement], target: int
+    ) -> tuple[list[Statement], int]:
+        """The statements and the instant before a table changes; raises where there is none."""
+        state = self.state
+        routes = self.settings.routes
+        found = first_schema_change(statements, state.tables, state.book, routes)
+        if found is None:
+            return statements, target
+        statement, name = found
+        before = statement.id.commit_ts - 1
+        if not self.gate.has_watermarks or before <= state.applied_ts:
+            raise SchemaChangeRefused(name, statement.id.query)
+        return self._statements(before)
 
     def _interval(self, target: int, statements: list[Statement]) -> Interval:
         cuts = tuple(statement.id.commit_ts for statement in statements)
@@ -459,9 +487,16 @@ class Mirror:
             self.state.retried = self._unfinished.retried
             return
         assert changelog.version is not None
-        intent = Intent(self.state.step + 1, target, changelog.version, retried, mends)
+        policy = self._policy.value
+        intent = Intent(self.state.step + 1, target, changelog.version, policy, retried, mends)
         self.lake.snapshots.intend(intent)
         self._boundary("intended")
+
+    @property
+    def _policy(self) -> Policy:
+        """That of a step that was cut off, if there is one: it is not done in another way."""
+        again = self._unfinished
+        return self.settings.schema_changes if again is None else Policy(again.policy)
 
     def _places(self) -> dict[Name, str]:
         return {table.name: table.identifier for table in self.state.tables.values()}
@@ -475,6 +510,7 @@ class Mirror:
             {group.shape for group in groups if self._tells_key(group)},
             self.settings.routes,
             completes=self.settings.upstream is not None,
+            policy=self._policy,
         )
 
     def _carry_out(

@@ -2,6 +2,9 @@
 
 Rows of a table are applied in one step up to the next statement that touches it. Steps on different
 tables may run at once; a step waits for all earlier ones that name the same table.
+
+What a statement is to do to a table is for the `policy` to say. Where the mirror has then other
+columns than the upstream, both schemas are carried on, and rows are fitted to the mirror's.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from tidegate.feed.gate import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import Position
+from tidegate.lake.policy import Fit, Policy, by_name, fit
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout, carried
 from tidegate.model import EventFlag, TableSchema
@@ -28,6 +32,10 @@ CLAIM_CHECK_NEEDED = (
     "Messages that were too large are in claim-check storage: name it with the setting "
     "claim-check, and mirror the table anew."
 )
+
+
+MOST_REASONS = 8
+"""How many reasons are kept of why a table is not as its upstream."""
 
 
 class Status(Enum):
@@ -51,6 +59,22 @@ class Table:
     """When the table was stopped."""
     eventual: bool = False
     """Whether rows were completed from an upstream that shows them only as they are now."""
+    upstream: TableSchema | None = None
+    """The table as it is upstream, where the mirror has other columns or another order of them."""
+    diverged: tuple[str, ...] = ()
+    """Why the table is not exactly its upstream: what the policy has left out, in sentences."""
+    gone: bool = False
+    """Whether the upstream has dropped the table, and the policy keeps it."""
+
+    @property
+    def sent(self) -> TableSchema:
+        """The schema of the rows that the feed sends."""
+        return self.upstream or self.schema
+
+    def diverge(self, reason: str) -> None:
+        """Says that the table is no longer exact."""
+        if reason not in self.diverged and len(self.diverged) < MOST_REASONS:
+            self.diverged = (*self.diverged, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +99,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rows(Step):
-    """Row changes after one instant up to another, under the name that the table has then."""
+    """Row changes after one instant up to another, under the name that the table has then.
+
+    They come with the columns of `sent`, and are fitted to those of `schema`.
+    """
 
     name: Name
     schema: TableSchema
+    sent: TableSchema
     layouts: tuple[Layout, ...]
     segments: tuple[int, int]
     late: bool
@@ -98,7 +126,7 @@ class Create(Step):
 
 @dataclass(frozen=True, slots=True)
 class Drop(Step):
-    """The table is gone."""
+    """The table is gone, but for its versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +172,7 @@ class Planner:
         routes: Routes | None = None,
         *,
         completes: bool = False,
+        policy: Policy = Policy.EVOLVE,
     ) -> None:
         """`completes` says that rows of which only the key came can be asked for."""
         self._tables = tables
@@ -154,6 +183,7 @@ class Planner:
         self._target = target
         self._keyed = keyed
         self._completes = completes
+        self._policy = policy
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -185,8 +215,7 @@ class Planner:
         if table.status is Status.STOPPED:
             return
         layouts = {(group.shape, group.schema_version) for group in groups}
-        known = carried(table.schema)
-        problem = self._misfit(table, groups, known)
+        problem = self._misfit(table, groups)
         if problem:
             self._stop(table, problem, position)
             return
@@ -198,6 +227,7 @@ class Planner:
                 (folded,),
                 name=name,
                 schema=table.schema,
+                sent=table.sent,
                 layouts=tuple(
                     sorted(
                         {Layout(shape, self._layouts[shape, of]) for shape, of in layouts},
@@ -211,7 +241,7 @@ class Planner:
                 late=any(group.late for group in groups),
                 moves=any(self._may_move(group) for group in groups),
                 count=sum(group.rows for group in groups),
-                incomplete=any(self._lacking(table, group) for group in groups),
+                incomplete=any(group.partial and self._lacking(table, group) for group in groups),
             )
         )
 
@@ -239,19 +269,27 @@ class Planner:
         # Without watermarks positions count steps, and are before any commit_ts.
         return min(self._target.ts, *(group.first_ts for group in groups)) - 1
 
-    def _misfit(self, table: Table, groups: Sequence[Group], known: Sequence[str]) -> str:
+    def _misfit(self, table: Table, groups: Sequence[Group]) -> str:
         """Why rows do not fit the table as it is known, or nothing."""
-        key = table.schema.handle_key()
+        key, known = table.sent.handle_key(), carried(table.sent)
         for group in groups:
             more = [name for name in self._names(group) if name not in known]
             if more:
-                return f"Its rows have a column {more[0]!r} that no statement of the feed has made."
+                told = f"Its rows have a column {more[0]!r} that no statement of the feed has made."
+                if self._policy.stops:
+                    return told
+                table.diverge(f"{told} It is left out.")
             less = self._lacking(table, group)
             if not less or (group.partial and key and self._completes):
                 continue
             if group.partial & EventFlag.CLAIM_CHECK:
                 return CLAIM_CHECK_NEEDED
-            return UPSTREAM_NEEDED if group.partial else f"Its rows lack the column {less[0]!r}."
+            if group.partial:
+                return UPSTREAM_NEEDED
+            told = f"Its rows lack the column {less[0]!r}."
+            if self._policy.stops or not key or not set(key).isdisjoint(less):
+                return told
+            table.diverge(f"{told} It is NULL in them.")
         return ""
 
     def _names(self, group: Group) -> tuple[str, ...]:
@@ -259,8 +297,8 @@ class Planner:
 
     def _lacking(self, table: Table, group: Group) -> list[str]:
         """The columns that rows do not have and must; those of a delete need no more than a key."""
-        key, names = table.schema.handle_key(), self._names(group)
-        needed = key if key and group.kind == "delete" else carried(table.schema)
+        key, names = table.sent.handle_key(), self._names(group)
+        needed = key if key and group.kind == "delete" else carried(table.sent)
         return [name for name in needed if name not in names]
 
     # --- statements -------------------------------------------------------------------------------
@@ -282,22 +320,17 @@ class Planner:
         self._flush(folded, Position(position.ts, position.ddl - 1))
         table = self._tables.get(folded)
         if effect.kind is ChangeKind.CREATED:
-            if table is not None and table.status is Status.STOPPED:
-                self._drop(table, position)
-                table = None
-            if table is None and effect.change.after is not None:
-                self._create(effect.name, effect.change.after, position)
+            self._created(table, effect, position)
         elif table is None and effect.kind is ChangeKind.UNMIRRORED:
             self._stop(self._unmirrored(effect), effect.change.reason or "", position)
         elif table is None:
             return
         elif effect.kind is ChangeKind.DROPPED:
-            self._drop(table, position)
+            self._dropped(table, effect, position)
         elif effect.kind is ChangeKind.RENAMED:
             self._rename(table, effect, position)
         elif effect.kind is ChangeKind.UNMIRRORED:
-            self._stop(table, effect.change.reason or effect.change.what, position)
-            self._learn(table, effect)
+            self._unmirrorable(table, effect, position)
         elif table.status is Status.MIRRORED:
             self._change(table, effect, position)
         else:
@@ -305,6 +338,7 @@ class Planner:
 
     def _come_in(self, effect: Effect, position: Position) -> None:
         """A table that was not mirrored gets a name that is: its rows are not here."""
+        self._make_room(effect, position)
         self._stop(
             self._unmirrored(effect),
             f"It was {effect.name}, which is not mirrored, so its earlier rows are not here.",
@@ -318,6 +352,28 @@ class Planner:
         table = Table(name, schema)
         self._tables[name.folded] = table
         return table
+
+    def _created(self, table: Table | None, effect: Effect, position: Position) -> None:
+        after = effect.change.after
+        if table is not None and (
+            table.status is Status.STOPPED or (table.gone and not self._policy.keeps)
+        ):
+            self._drop(table, position)
+            table = None
+        if after is None:
+            return
+        if table is None:
+            self._create(effect.name, after, position)
+        elif table.gone:
+            # The rows that were kept stay: the new table goes on in the old one.
+            table.gone = False
+            if table.schema.handle_key() != after.handle_key():
+                told = f"It was made anew with another key ({effect.change.what})."
+                self._stop(table, f"{told} The rows that were kept are in its place.", position)
+                return
+            changes = by_name(table.schema, after)
+            what = effect.change.what
+            self._fit(table, fit(self._policy, table.schema, after, changes, what), after, position)
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
         table = Table(name, schema)
@@ -333,6 +389,20 @@ class Planner:
         self._steps.append(Create(table, position, (name.folded,), name=name, schema=schema))
         return table
 
+    def _dropped(self, table: Table, effect: Effect, position: Position) -> None:
+        """A table that the upstream has no more, or that is renamed to what is not mirrored."""
+        if self._policy.keeps:
+            table.gone = True
+            table.diverge(f"Its rows stay ({effect.change.what}).")
+        else:
+            self._drop(table, position)
+
+    def _make_room(self, effect: Effect, position: Position) -> None:
+        """What was kept of a table that was dropped goes where another table gets its name."""
+        kept = self._tables.get((effect.new_name or effect.name).folded)
+        if kept is not None and kept.gone:
+            self._drop(kept, position)
+
     def _drop(self, table: Table, position: Position) -> None:
         del self._tables[table.name.folded]
         self._steps.append(Drop(table, position, (table.name.folded,)))
@@ -340,8 +410,9 @@ class Planner:
     def _rename(self, table: Table, effect: Effect, position: Position) -> None:
         assert effect.new_name is not None
         if not self._routes.wants(effect.new_name):
-            self._drop(table, position)
+            self._dropped(table, effect, position)
             return
+        self._make_room(effect, position)
         del self._tables[table.name.folded]
         names = (table.name.folded, effect.new_name.folded)
         self._steps.append(Rename(table, position, names, new_name=effect.new_name))
@@ -350,21 +421,91 @@ class Planner:
         self._tables[table.name.folded] = table
 
     def _change(self, table: Table, effect: Effect, position: Position) -> None:
-        names = (table.name.folded,)
-        before, change = table.schema, effect.change
-        if effect.kind is ChangeKind.TRUNCATED:
-            self._steps.append(Delete(table, position, names, condition=None))
-        elif effect.kind is ChangeKind.PRUNED:
-            self._steps.append(Delete(table, position, names, condition=change.removed))
-        elif change.after is not None and effect.kind is ChangeKind.ALTERED:
-            self._steps.append(Evolve(table, position, names, before=before, change=change))
+        change, has_own_columns = effect.change, table.upstream is not None
+        if effect.kind is ChangeKind.ALTERED and change.after is not None:
+            if has_own_columns or self._policy.keeps:
+                found = fit(self._policy, table.schema, change.after, change.columns, change.what)
+                self._fit(table, found, change.after, position)
+                return
+            names = (table.name.folded,)
+            self._steps.append(Evolve(table, position, names, before=table.schema, change=change))
+        elif effect.kind in (ChangeKind.TRUNCATED, ChangeKind.PRUNED):
+            if self._policy.keeps:
+                table.diverge(f"Its rows stay ({change.what}).")
+            elif (
+                effect.kind is ChangeKind.PRUNED and has_own_columns and not table.sent.handle_key()
+            ):
+                # Only a key is sure to have the columns that tell a partition's rows.
+                self._unmirrorable(table, effect, position)
+                return
+            else:
+                names = (table.name.folded,)
+                self._steps.append(Delete(table, position, names, condition=change.removed))
+        self._learn(table, effect)
+
+    def _fit(self, table: Table, found: Fit, after: TableSchema, position: Position) -> None:
+        """Gives a table with columns of its own those that the policy has for it."""
+        if found.problem:
+            self._stop(table, found.problem, position)
+            return
+        if found.change is not None:
+            names = (table.name.folded,)
+            step = Evolve(table, position, names, before=table.schema, change=found.change)
+            self._steps.append(step)
+        table.schema = found.schema
+        table.upstream = None if found.schema == after else after
+        for reason in found.left_out:
+            table.diverge(reason)
+
+    def _unmirrorable(self, table: Table, effect: Effect, position: Position) -> None:
+        reason = effect.change.reason or effect.change.what
+        if self._policy.stops or table.status is Status.STOPPED:
+            self._stop(table, reason, position)
+        else:
+            table.diverge(f"{reason} It is left out.")
+            table.gone = False
+            if self._book.get(*table.name) is None:  # it was dropped, and is back
+                self._book.put(table.sent)
         self._learn(table, effect)
 
     def _learn(self, table: Table, effect: Effect) -> None:
-        if effect.change.after is not None:
-            table.schema = replace(
-                effect.change.after, database=table.name.database, table=table.name.table
-            )
+        after, name = effect.change.after, table.name
+        if table.upstream is not None:
+            table.schema = replace(table.schema, database=name.database, table=name.table)
+        # EXCHANGE PARTITION tells of two tables, and the schema of one.
+        if after is None or Name(after.database, after.table).folded != name.folded:
+            return
+        after = replace(after, database=name.database, table=name.table)
+        if table.upstream is None:
+            table.schema = after
+        else:
+            table.upstream = after
 
     def _stop(self, table: Table, reason: str, position: Position) -> None:
         table.status, table.reason, table.since = Status.STOPPED, reason, position.ts
+
+
+_SCHEMA_CHANGES = (
+    ChangeKind.DROPPED,
+    ChangeKind.RENAMED,
+    ChangeKind.TRUNCATED,
+    ChangeKind.PRUNED,
+    ChangeKind.ALTERED,
+    ChangeKind.UNMIRRORED,
+)
+
+
+def first_schema_change(
+    statements: Iterable[Statement], tables: Tables, book: TableBook, routes: Routes
+) -> tuple[Statement, Name] | None:
+    """The first statement that changes a table that is mirrored then, and the table."""
+    book = book.copy()
+    mirrored = {name for name, table in tables.items() if table.status is Status.MIRRORED}
+    for statement in statements:
+        told = statement.id
+        for effect in book.run(told.query, told.database, told.table or None):
+            if effect.kind in _SCHEMA_CHANGES and effect.name.folded in mirrored:
+                return statement, effect.name
+            if effect.kind is ChangeKind.CREATED and routes.wants(effect.name):
+                mirrored.add(effect.name.folded)
+    return None

@@ -15,9 +15,11 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidegate.lake.conversion import fitted
 from tidegate.lake.format import OP
+from tidegate.model import Column as SchemaColumn
 from tidegate.model import TableSchema
-from tidegate.spark.types import from_text
+from tidegate.spark.types import UTC, from_text, spark_type
 
 BY_COMMIT = "commit"
 """Changes of a key follow each other by commit_ts."""
@@ -40,16 +42,20 @@ def carried(schema: TableSchema) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """Reads the row changes of one table.
+    """Reads the row changes of one table: they come with the columns of `sent`, if that is given.
 
-    With `touched` only those keys come out of `last_of_each_key` that some change has of which that
-    is true.
+    What `schema` lacks of them is passed over, what they lack of it is NULL. With `touched` only
+    those keys come out of `last_of_each_key` that some change has of which that is true.
     """
 
     schema: TableSchema
     layouts: Sequence[Layout]
     zone: str = "UTC"
+    sent: TableSchema | None = None
     touched: Column | None = field(default=None, compare=False)
+
+    def _sent(self, column: SchemaColumn) -> SchemaColumn | None:
+        return column if self.sent is None else self.sent.column(column.name)
 
     def last_of_each_key(
         self,
@@ -119,21 +125,27 @@ class RowReader:
 
     def _shapes_of_keys(self) -> list[int]:
         """The shapes that do not have all columns."""
-        every = carried(self.schema)
+        every = carried(self.sent or self.schema)
         return [each.shape for each in self.layouts if not set(every) <= set(each.names)]
 
     def _completed(self, found: DataFrame, texts: dict[str, Column]) -> DataFrame:
-        """Rows that were asked for: texts in the order of the columns, their times in UTC."""
-        columns = [column for column in self.schema.columns if column.generated != "virtual"]
+        """Rows that were asked for: texts in the order of their columns, their times in UTC."""
+        places = {name: place for place, name in enumerate(carried(self.sent or self.schema))}
         row = F.col("row")
-        typed = [
-            from_text(column, texts[column.name], self.zone)
-            if column.name in texts
-            else from_text(replace(column, zone=None), F.get(row, F.lit(place)))
-            for place, column in enumerate(columns)
-        ]
-        named = [each.alias(column.name) for each, column in zip(typed, columns, strict=True)]
-        return found.select(*named, F.when(row.isNull(), "d").otherwise("u").alias(OP))
+        typed = []
+        for column in self.schema.columns:
+            name, sent = column.name, self._sent(column)
+            if column.generated == "virtual":
+                continue
+            if name in texts:
+                value = from_text(column, texts[name], self.zone)
+            elif sent is None:
+                value = F.lit(None).cast(spark_type(column))
+            else:
+                text = F.get(row, F.lit(places[name]))
+                value = fitted(column, replace(sent, zone=None), text, UTC)
+            typed.append(value.alias(name))
+        return found.select(*typed, F.when(row.isNull(), "d").otherwise("u").alias(OP))
 
     def whole_rows(self, changes: DataFrame) -> DataFrame:
         """Every change as the row it puts or removes: the columns, `_count` 1 or -1, and its place.
@@ -161,7 +173,8 @@ class RowReader:
         for column in self.schema.columns:
             if column.generated != "virtual":
                 text = texts.get(column.name, self._text(values, shape, column.name))
-                found.append(from_text(column, text, self.zone).alias(column.name))
+                value = fitted(column, self._sent(column), text, self.zone)
+                found.append(value.alias(column.name))
         return found
 
     def _text(self, values: Column, shape: Column, name: str) -> Column:

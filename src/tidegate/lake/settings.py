@@ -37,6 +37,7 @@ from tidegate.lake.format import LakePlace
 from tidegate.lake.lock import make_folder, unwritable
 from tidegate.lake.mirror import MirrorSettings
 from tidegate.lake.mysql import DatabaseServer
+from tidegate.lake.policy import Policy
 from tidegate.lake.routes import Routes
 from tidegate.lake.run import check_identity
 from tidegate.model import ConfigError, LakeError
@@ -46,6 +47,7 @@ from tidegate.wire.compression import COMPRESSIONS
 FORMATS = ("iceberg", "delta")
 ENCODINGS = ("json", "avro", "document", "operations")
 BAD_MESSAGES = ("stop", "continue")
+SCHEMA_CHANGES = tuple(policy.value for policy in Policy)
 REMEMBERED = "lake.json"
 """The file in a lake's folder that says how its tables are kept."""
 
@@ -77,6 +79,7 @@ _KEYS: dict[str, _Key] = {
     "lake.max-step": _Key("max_step_ms", Duration()),
     "lake.interval": _Key("interval_ms", Duration()),
     "lake.threads": _Key("threads", Whole(1, 64)),
+    "lake.schema-changes": _Key("schema_changes", Text(SCHEMA_CHANGES)),
     "lake.keep-days": _Key("keep_days", Whole(0, 36_500)),
     "tables.include": _Key("include", Texts()),
     "spark.master": _Key("master", Text()),
@@ -105,6 +108,7 @@ class LakeSettings:
     max_step_ms: int | None = None
     interval_ms: int = 1000
     threads: int = 4
+    schema_changes: str = Policy.EVOLVE.value
     keep_days: int = 7
     include: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -176,6 +180,7 @@ class LakeSettings:
             max_step_seconds=None if self.max_step_ms is None else self.max_step_ms / 1000,
             routes=self.routes,
             upstream=self._server(),
+            schema_changes=Policy(self.schema_changes),
         )
 
     def _server(self) -> DatabaseServer | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
@@ -24,6 +24,7 @@ from tidegate.lake.changelog import Offsets
 from tidegate.lake.format import Position, TableFormat
 from tidegate.lake.logfiles import rows_of
 from tidegate.lake.plan import Status, Table, Tables
+from tidegate.lake.policy import Policy
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_to_datetime
 
@@ -130,10 +131,14 @@ def _table_object(table: Table) -> dict[str, Any]:
         "reason": table.reason,
         "since": table.since,
         "eventual": table.eventual,
+        "upstream": None if table.upstream is None else table.upstream.to_object(),
+        "diverged": list(table.diverged),
+        "gone": table.gone,
     }
 
 
 def _table(told: Mapping[str, Any]) -> Table:
+    upstream = told.get("upstream")
     return Table(
         name=Name(told["database"], told["table"]),
         schema=TableSchema.from_json(told["schema"]),
@@ -143,12 +148,15 @@ def _table(told: Mapping[str, Any]) -> Table:
         reason=told["reason"],
         since=told["since"],
         eventual=told.get("eventual", False),
+        upstream=None if upstream is None else TableSchema.from_json(upstream),
+        diverged=tuple(told.get("diverged", ())),
+        gone=told.get("gone", False),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A step that was begun: to which instant, and by which version of the changelog.
+    """A step that was begun: to which instant, by which version of the changelog and policy.
 
     `retried` is what `MirrorState.retried` is after it; `mends` says that the step puts right what
     came late, and goes to no other instant.
@@ -157,12 +165,13 @@ class Intent:
     step: int
     target: int
     changelog: int
+    policy: str = Policy.EVOLVE.value
     retried: int = 0
     mends: bool = False
 
     def to_json(self) -> str:
         """What `from_json` reads."""
-        return json.dumps([self.step, self.target, self.changelog, self.retried, self.mends])
+        return json.dumps(list(astuple(self)))
 
     @classmethod
     def from_json(cls, text: str) -> Intent:
@@ -268,8 +277,8 @@ class Snapshots:
     def at(self, ts: int | None = None) -> list[Snapshot]:
         """The tables at the last instant recorded that is not after `ts`, or now.
 
-        A table that was renamed since is found by its uid. One that was dropped since is left out:
-        its versions went with it.
+        A table that was renamed or dropped since is found by its uid. One whose versions went with
+        it, in a catalog that cannot rename, is left out.
         """
         if ts is not None and ts < self.kept_since():
             first = tso_to_datetime(self.kept_since())
@@ -280,11 +289,7 @@ class Snapshots:
         rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
         if ts is not None:
             rows = rows.where(F.col("resolved_ts") <= ts)
-        last = rows.groupBy("database", "table").agg(
-            F.max_by(F.struct("resolved_ts", "wall", "identifier", "uid", "version"), "step").alias(
-                "last"
-            )
-        )
+        last = _last(rows, "resolved_ts", "wall", "identifier", "uid", "version")
         found = [
             Snapshot(
                 row["last"]["resolved_ts"],
@@ -301,3 +306,19 @@ class Snapshots:
             return found
         there = {each.uid: each.identifier for each in self._tables.locate()}
         return [replace(each, identifier=there[each.uid]) for each in found if each.uid in there]
+
+    def needed(self, since: int) -> set[str]:
+        """The uids of the tables that some instant from `since` on shows."""
+        rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
+        later = rows.where(F.col("resolved_ts") > since).where(F.col("version").isNotNull())
+        then = _last(rows.where(F.col("resolved_ts") <= since), "uid", "version")
+        return {
+            *(row["uid"] for row in later.select("uid").distinct().collect()),
+            *(row["last"]["uid"] for row in then.collect() if row["last"]["version"] is not None),
+        }
+
+
+def _last(rows: DataFrame, *wanted: str) -> DataFrame:
+    """What was recorded last under every name."""
+    last = F.max_by(F.struct(*wanted), "step").alias("last")
+    return rows.groupBy("database", "table").agg(last)

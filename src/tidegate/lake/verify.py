@@ -102,14 +102,20 @@ class Verification:
     at: int
     most: int = 10
     """How many differing rows are named a table."""
-    _stopped: Mapping[tuple[str, str], str] = field(init=False)
+    _skipped: Mapping[tuple[str, str], str] = field(init=False)
     _routes: Routes = field(init=False)
 
     def __post_init__(self) -> None:
         state = self.lake.snapshots.state()
         tables = [] if state is None else list(state.tables.values())
-        self._stopped = {
-            table.name.folded: table.reason for table in tables if table.status is Status.STOPPED
+        self._skipped = {
+            table.name.folded: f"diverged: {' '.join(table.diverged)}"
+            for table in tables
+            if table.diverged
+        } | {
+            table.name.folded: f"stopped: {table.reason}"
+            for table in tables
+            if table.status is Status.STOPPED
         }
         told = {} if state is None else state.feed.get("tables", {})
         self._routes = Routes(tuple(told.get("include", ())), told.get("rename", {}))
@@ -126,8 +132,8 @@ class Verification:
         }
         for folded in sorted(there.keys() | wanted.keys()):
             name = there.get(folded) or wanted[folded][0]
-            if folded in self._stopped:
-                yield Compared(name, None, None, skipped=f"stopped: {self._stopped[folded]}")
+            if folded in self._skipped:
+                yield Compared(name, None, None, skipped=self._skipped[folded])
                 continue
             table = wanted[folded][1] if folded in wanted else None
             if table is not None and table.skipped:
