@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tidegate.feed.ddl import TableChange, transition
-from tidegate.lake.conversion import carried
 from tidegate.lake.format import (
     OP,
     LakePlace,
@@ -60,7 +59,7 @@ class Table:
         return Position(self.now)
 
     def frame(self, rows: Sequence[tuple[Any, ...]], *, op: bool = False) -> DataFrame:
-        fields = spark_schema(carried(self.schema.columns)).fields
+        fields = spark_schema(self.schema.carried).fields
         kind = StructType([*fields, StructField(OP, StringType())] if op else fields)
         return self.spark.createDataFrame([tuple(row) for row in rows], kind)
 

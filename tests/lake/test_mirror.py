@@ -53,7 +53,7 @@ def check(lake, mirror, variant, at):
 
 
 def blanked(rows, schema):
-    columns = [column for column in schema.columns if column.generated != "virtual"]
+    columns = schema.carried
     return sorted(
         tuple(
             None if column.code == MySQLType.FLOAT else value

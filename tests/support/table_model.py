@@ -36,7 +36,7 @@ class Table:
     @property
     def carried(self) -> tuple[str, ...]:
         """The columns that rows carry: all but virtual ones."""
-        return tuple(column.name for column in self.schema.columns if column.generated != "virtual")
+        return self.schema.carried_names
 
     def alter(self, change: TableChange) -> None:
         """Gives every row what the columns of the new schema hold."""

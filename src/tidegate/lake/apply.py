@@ -19,7 +19,7 @@ from tidegate.lake.latest import LatestRows
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import RowReader, carried
+from tidegate.lake.rows import RowReader
 from tidegate.lake.upstream_rows import Completion, failure_in
 
 _FEW = 20_000
@@ -161,7 +161,7 @@ class Applier:
         """Rows of which some have only the key: these are asked for once, before the merge."""
         assert self._upstream is not None
         key = step.schema.handle_key()
-        columns = tuple(column for column in step.sent.columns if column.generated != "virtual")
+        columns = step.sent.carried
         completion = Completion(self._upstream, step.name, columns, key, self._zone)
         rows = reader.last_of_each_key(
             changes, key, self._interval.order, moves=step.moves, complete=completion.rows
@@ -194,7 +194,7 @@ class Applier:
         in time. So a partition's rows are cut into runs in which commit_ts never goes back, and of
         all runs that show a transaction the one with the most of a row counts.
         """
-        names = list(carried(step.schema))
+        names = list(step.schema.carried_names)
         places = ["topic", "partition"]
         order = Window.partitionBy(*places).orderBy("offset", "event", "_count")
         back = (F.col("commit_ts") < F.lag("commit_ts").over(order)).cast("int")

@@ -8,7 +8,6 @@ tells the rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import Column as SparkColumn
@@ -33,11 +32,6 @@ from tidegate.spark.types import from_text, spark_type, to_text
 
 _WHOLE = (IntegerType, LongType)
 _NUMBERS = (IntegerType, LongType, DecimalType, FloatType, DoubleType)
-
-
-def carried(columns: Iterable[Column]) -> tuple[Column, ...]:
-    """The columns that rows carry: all but virtual ones."""
-    return tuple(column for column in columns if column.generated != "virtual")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +70,10 @@ class ColumnPlan:
 def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
     """The columns of the table after the change, in order."""
     assert change.after is not None
-    were = {column.name: column for column in carried(before.columns)}
+    were = {column.name: column for column in before.carried}
     changes = {entry.after.name: entry for entry in change.columns if entry.after is not None}
     found = []
-    for after in carried(change.after.columns):
+    for after in change.after.carried:
         entry = changes.get(after.name)
         origin = after if entry is None else entry.before
         was = None if origin is None else were.get(origin.name)

@@ -11,7 +11,6 @@ from typing import Any
 
 from tidegate.feed.tables import Name
 from tidegate.lake.mysql import DatabaseServer, driver, has_snapshots, quoted, selected, text_of
-from tidegate.lake.rows import carried
 from tidegate.lake.verify import Expected, Row
 from tidegate.model import SourceError, TableSchema
 
@@ -59,7 +58,7 @@ def read_tables(
 
 def _rows(connection: Any, name: Name, schema: TableSchema) -> list[Row]:
     columns = {column.name: column for column in schema.columns}
-    wanted = [columns[each] for each in carried(schema)]
+    wanted = [columns[each] for each in schema.carried_names]
     listed = ", ".join(map(selected, wanted))
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {listed} FROM {quoted(name.database)}.{quoted(name.table)}")

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 )
 
 from tidegate.feed.ddl import TableChange
-from tidegate.lake.conversion import ColumnPlan, carried, plan
+from tidegate.lake.conversion import ColumnPlan, plan
 from tidegate.lake.format import (
     OP,
     OWN_DATABASE,
@@ -138,7 +138,7 @@ class DeltaFormat(TableFormat):
         folder = self._tables / new_folder(self._place.prefix + database, table)
         identifier = self._identifier(folder)
         told = _told(schema, position) | {ORIGIN: origin_of(database, table, position)}
-        columns = spark_schema(carried(schema.columns))
+        columns = spark_schema(schema.carried)
         with self._committing(self._spark, position) as session:
             writer = session.createDataFrame([], columns).writeTo(identifier).using("delta")
             for key, value in (_PROPERTIES | told).items():

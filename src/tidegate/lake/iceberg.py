@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 
 from tidegate.feed.ddl import TableChange
 from tidegate.lake.conditions import Condition
-from tidegate.lake.conversion import ColumnPlan, carried, plan
+from tidegate.lake.conversion import ColumnPlan, plan
 from tidegate.lake.format import (
     DROPPED_DATABASE,
     OP,
@@ -242,7 +242,7 @@ class IcebergFormat(TableFormat):
         return identifier
 
     def _java_schema(self, schema: TableSchema) -> Any:
-        kind = spark_schema(carried(schema.columns))
+        kind = spark_schema(schema.carried)
         java_kind = self._jvm.org.apache.spark.sql.types.DataType.fromJson(kind.json())
         return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(java_kind)
 
@@ -318,7 +318,7 @@ class IcebergFormat(TableFormat):
     ) -> None:
         update = transaction.updateSchema()
         kept = {column.before.name for column in columns if column.before is not None}
-        for gone in carried(before.columns):
+        for gone in before.carried:
             if gone.name not in kept:
                 update = update.deleteColumn(gone.name)
         for column in columns:

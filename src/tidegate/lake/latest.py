@@ -22,7 +22,7 @@ from tidegate.lake.conditions import Condition
 from tidegate.lake.format import OP
 from tidegate.lake.logfiles import LogFile, read_files
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, Layout
-from tidegate.model import Column, TableSchema
+from tidegate.model import TableSchema
 from tidegate.spark.types import arrow_type, from_text_array, spark_schema
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire.change import CHANGE_SCHEMA
@@ -71,7 +71,7 @@ class LatestRows:
         entries = names.mapInArrow(self._read, from_arrow_schema(self._entry_schema))
         tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 2) + count // _ROWS_A_TASK
         of_keys = entries.repartition(tasks, *self._key_names)
-        columns: StructType = spark_schema(self._columns).add(OP, StringType())
+        columns: StructType = spark_schema(self.schema.carried).add(OP, StringType())
         return of_keys.mapInArrow(self._decide, columns)
 
     def _read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -162,10 +162,10 @@ class LatestRows:
                 else self._texts(entries, values, column.name),
                 self.zone,
             ).cast(arrow_type(column))
-            for column in self._columns
+            for column in self.schema.carried
         ]
         op = pc.if_else(pc.is_null(values), "d", "u")
-        return pa.table([*found, op], [*(column.name for column in self._columns), OP])
+        return pa.table([*found, op], [*(column.name for column in self.schema.carried), OP])
 
     def _texts(self, changes: pa.Table, values: pa.ListArray, name: str) -> pa.Array:
         """The texts of a column in lists of values, whatever their shapes."""
@@ -180,10 +180,6 @@ class LatestRows:
                 return texts
             found = pc.if_else(pc.fill_null(pc.equal(shapes, layout.shape), False), texts, found)
         return found
-
-    @property
-    def _columns(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.schema.columns if column.generated != "virtual")
 
     @property
     def _key_names(self) -> list[str]:

@@ -20,7 +20,7 @@ from tidegate.lake.changelog import Group
 from tidegate.lake.format import Position
 from tidegate.lake.policy import Fit, Policy, by_name, fit
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import Layout, carried
+from tidegate.lake.rows import Layout
 from tidegate.model import EventFlag, TableSchema
 
 UPSTREAM_NEEDED = (
@@ -271,7 +271,7 @@ class Planner:
 
     def _misfit(self, table: Table, groups: Sequence[Group]) -> str:
         """Why rows do not fit the table as it is known, or nothing."""
-        key, known = table.sent.handle_key(), carried(table.sent)
+        key, known = table.sent.handle_key(), table.sent.carried_names
         for group in groups:
             more = [name for name in self._names(group) if name not in known]
             if more:
@@ -298,7 +298,7 @@ class Planner:
     def _lacking(self, table: Table, group: Group) -> list[str]:
         """The columns that rows do not have and must; those of a delete need no more than a key."""
         key, names = table.sent.handle_key(), self._names(group)
-        needed = key if key and group.kind == "delete" else carried(table.sent)
+        needed = key if key and group.kind == "delete" else table.sent.carried_names
         return [name for name in needed if name not in names]
 
     # --- statements -------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.draft import ColumnChange
 from tidegate.feed.tables import Name
-from tidegate.lake.conversion import ColumnPlan, carried
+from tidegate.lake.conversion import ColumnPlan
 from tidegate.model import Column, Flag, LakeError, TableSchema
 from tidegate.model.schema import Absent
 from tidegate.spark.types import spark_type
@@ -108,7 +108,7 @@ def fit(
     statement in a few words.
     """
     key = after.handle_key()
-    slots = [_Slot(column, column) for column in carried(mirror.columns)]
+    slots = [_Slot(column, column) for column in mirror.carried]
     left_out = _follow(policy, slots, key, changes)
     problem = _settle(slots, after)
     known = {slot.after.name for slot in slots}
@@ -117,14 +117,14 @@ def fit(
         indexes = tuple(index for index in indexes if known.issuperset(index.columns))
     columns = tuple(slot.after for slot in slots)
     schema = replace(after, columns=columns, indexes=indexes)
-    if columns == carried(after.columns):
+    if columns == after.carried:
         schema = after
     if not problem and schema.handle_key() != key:
         problem = f"The mirror does not have the columns of its key, {', '.join(key) or 'none'}"
     if problem:
         return Fit(schema, problem=f"{problem} ({what}).")
     sentences = tuple(f"{sentence} ({what})." for sentence in left_out)
-    is_same = [slot.before for slot in slots] == list(columns) == list(carried(mirror.columns))
+    is_same = [slot.before for slot in slots] == list(columns) == list(mirror.carried)
     if is_same and schema.own_indexes == mirror.own_indexes:
         return Fit(schema, left_out=sentences)
     entries = tuple(
@@ -139,8 +139,7 @@ def fit(
 def by_name(mirror: TableSchema, after: TableSchema) -> list[ColumnChange]:
     """The changes that lead from one table to another that has taken its name."""
     return [
-        ColumnChange(before=mirror.column(column.name), after=column)
-        for column in carried(after.columns)
+        ColumnChange(before=mirror.column(column.name), after=column) for column in after.carried
     ]
 
 
@@ -189,7 +188,7 @@ def _follow(
 def _settle(slots: list[_Slot], after: TableSchema) -> str:
     """Gives the slots what else is known of their columns; why they do not go together."""
     key = after.handle_key()
-    upstream = {column.name: column for column in carried(after.columns)}
+    upstream = {column.name: column for column in after.carried}
     seen: set[str] = set()
     strange = ""
     for slot in slots:

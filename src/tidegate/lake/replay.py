@@ -17,7 +17,6 @@ from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.order import Step, steps
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Effect, Name, TableBook
-from tidegate.lake.rows import carried
 from tidegate.model import Delete, Insert, TableSchema, Update
 from tidegate.wire import EventReader
 
@@ -38,7 +37,7 @@ class ReplayedTable:
     @property
     def names(self) -> tuple[str, ...]:
         """The columns that rows carry."""
-        return carried(self.schema)
+        return self.schema.carried_names
 
     def put(self, after: Mapping[str, str | None]) -> None:
         """A row as it is now."""

@@ -35,11 +35,6 @@ class Layout:
     names: tuple[str, ...]
 
 
-def carried(schema: TableSchema) -> tuple[str, ...]:
-    """The columns that rows carry, and that a mirrored table has: all but virtual ones."""
-    return tuple(column.name for column in schema.columns if column.generated != "virtual")
-
-
 @dataclass(frozen=True, slots=True)
 class RowReader:
     """Reads the row changes of one table: they come with the columns of `sent`, if that is given.
@@ -125,12 +120,14 @@ class RowReader:
 
     def _shapes_of_keys(self) -> list[int]:
         """The shapes that do not have all columns."""
-        every = carried(self.sent or self.schema)
+        every = (self.sent or self.schema).carried_names
         return [each.shape for each in self.layouts if not set(every) <= set(each.names)]
 
     def _completed(self, found: DataFrame, texts: dict[str, Column]) -> DataFrame:
         """Rows that were asked for: texts in the order of their columns, their times in UTC."""
-        places = {name: place for place, name in enumerate(carried(self.sent or self.schema))}
+        places = {
+            name: place for place, name in enumerate((self.sent or self.schema).carried_names)
+        }
         row = F.col("row")
         typed = []
         for column in self.schema.columns:

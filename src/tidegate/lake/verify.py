@@ -22,7 +22,6 @@ from tidegate.lake.names import quoted
 from tidegate.lake.plan import Status
 from tidegate.lake.replay import Replay
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import carried
 from tidegate.model import TableSchema
 from tidegate.spark.types import from_text, to_text
 
@@ -43,7 +42,7 @@ class Expected:
 
     def to_arrow(self) -> pa.Table:
         """A text column for each column."""
-        names = carried(self.schema)
+        names = self.schema.carried_names
         columns = list(zip(*self.rows, strict=True)) or [()] * len(names)
         arrays = [pa.array(column, pa.string()) for column in columns]
         return pa.Table.from_arrays(arrays, list(names))

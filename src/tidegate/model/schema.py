@@ -302,6 +302,16 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     @property
+    def carried(self) -> tuple[Column, ...]:
+        """The columns that rows carry, and that a mirrored table has: all but virtual ones."""
+        return tuple(column for column in self.columns if column.generated != "virtual")
+
+    @property
+    def carried_names(self) -> tuple[str, ...]:
+        """The names of these."""
+        return tuple(column.name for column in self.carried)
+
+    @property
     def primary_key(self) -> tuple[str, ...]:
         """The columns of the primary key in the index's order; empty if there is none."""
         for index in self.indexes or ():

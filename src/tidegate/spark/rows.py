@@ -24,7 +24,7 @@ OP, COMMIT_TS = "_op", "_commit_ts"
 
 def check_rows(df: DataFrame, schema: TableSchema) -> None:
     """Raises ConfigError where the DataFrame lacks a column of the table, or its own ones."""
-    for name in (OP, *_carried(schema)):
+    for name in (OP, *schema.carried_names):
         if name not in df.columns:
             what = "inserts, updates and deletes" if name == OP else f"{schema.table}'s own"
             raise ConfigError("df", f"it has no column {name!r} ({what})")
@@ -37,7 +37,7 @@ def rows_as_changes(df: DataFrame, schema: TableSchema, zone: str) -> DataFrame:
     told = {column.name: column for column in schema.columns}
     texts = [
         to_text(told[name], F.col(f"`{name}`").cast(spark_type(told[name])), zone)
-        for name in _carried(schema)
+        for name in schema.carried_names
     ]
     values = F.array(*texts)
     kind = F.lower(F.col(OP))
@@ -59,10 +59,6 @@ def rows_as_changes(df: DataFrame, schema: TableSchema, zone: str) -> DataFrame:
         )
     )
     return rows.unionByName(_shape(df, schema)).unionByName(_watermark(rows))
-
-
-def _carried(schema: TableSchema) -> list[str]:
-    return [column.name for column in schema.columns if column.generated != "virtual"]
 
 
 def _columns(**given: SparkColumn) -> list[SparkColumn]:

@@ -66,7 +66,7 @@ def table(
     database, table_name = _name(name)
     if schema is None:
         schema = find_schema(changes, database, table_name)
-    columns = tuple(column for column in schema.columns if column.generated != "virtual")
+    columns = schema.carried
     typed = table_type(columns, before)
     found = origin(changes)
     if found is not None:
