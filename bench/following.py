@@ -111,7 +111,7 @@ def main() -> None:
     for ts, now, count in sent[len(sent) // 2 :]:
         readable = next((at for applied, at in reached if applied >= ts), None)
         if readable is None:
-            sys.exit("the mirror has not caught up")
+            sys.exit(f"the mirror has not caught up: {reached[-1:]}, {sent[-1]}, {run.progress}")
         waits += [readable - now] * count
     waits.sort()
     steps = run.progress.steps
