@@ -21,11 +21,26 @@ CANAL = {"protocol": "canal-json", "enable-tidb-extension": "true"}
 _RULES = '[sink]\ndispatchers = [{matcher = ["*.*"], partition = "index-value"}]'
 
 
-def uri(kafka: Broker, topic: str, parameters: Mapping[str, str] = CANAL) -> str:
+def uri(address: str, topic: str, parameters: Mapping[str, str] = CANAL) -> str:
     """The sink URI of a feed in this topic."""
     told = {**parameters, "partition-num": str(PARTITIONS)}
     query = "&".join(f"{name}={value}" for name, value in told.items())
-    return f"kafka://{kafka.address}/{topic}?{query}"
+    return f"kafka://{address}/{topic}?{query}"
+
+
+def sender(address: str, topic: str, parameters: Mapping[str, str] = CANAL) -> Changefeed:
+    """The sending side of such a feed; rows of a key go to one partition."""
+    return Changefeed(
+        ChangefeedConfig.from_toml(_RULES, uri(address, topic, parameters)), clock=None
+    )
+
+
+def put(producer: Producer, topic: str, messages: pa.RecordBatch) -> None:
+    """Hands messages to the producer."""
+    columns = (messages[name].to_pylist() for name in ("partition", "key", "value"))
+    for partition, key, value in zip(*columns, strict=True):
+        producer.produce(topic, value=value, key=key, partition=partition)
+    producer.poll(0)
 
 
 def produce(
@@ -38,8 +53,7 @@ def produce(
 ) -> int:
     """Sends the workload; the number of messages."""
     kafka.create(topic, partitions=PARTITIONS)
-    config = ChangefeedConfig.from_toml(_RULES, uri(kafka, topic, parameters))
-    feed = Changefeed(config, clock=None)
+    feed = sender(kafka.address, topic, parameters)
     producer = Producer(
         {
             "bootstrap.servers": kafka.address,
@@ -51,10 +65,7 @@ def produce(
     sent = 0
     source = workload("sysbench", rows=rows, seed=1, keys=keys, tables=tables)
     for batch in _messages(feed, source):
-        columns = (batch[name].to_pylist() for name in ("partition", "key", "value"))
-        for partition, key, value in zip(*columns, strict=True):
-            producer.produce(topic, value=value, key=key, partition=partition)
-        producer.poll(0)
+        put(producer, topic, batch)
         producer.flush()
         sent += batch.num_rows
     return sent

@@ -87,7 +87,7 @@ def contestants(
     """All that read the same Canal-JSON topic; those written by hand with Kafka's source as it is,
     and as `changes` sets it: more tasks, larger fetches.
     """
-    feed = changes(spark, feeds.uri(kafka, topic), batch=True)
+    feed = changes(spark, feeds.uri(kafka.address, topic), batch=True)
     found = origin(feed)
     assert found is not None
     return {
@@ -216,7 +216,7 @@ def main() -> None:
             sent = feeds.produce(kafka, "canal", arguments.rows, KEYS)
             taken = time.perf_counter() - started
             console.print(f"{sent:,} messages are in Kafka after {taken:.0f} s.")
-            feed = changes(spark, feeds.uri(kafka, "canal"), batch=True)
+            feed = changes(spark, feeds.uri(kafka.address, "canal"), batch=True)
             schema = find_schema(feed, feeds.DATABASE, feeds.TABLE)
             frames = contestants(spark, kafka, "canal", schema)
             check_same(frames, arguments.rows)
@@ -301,7 +301,7 @@ def _protocols(
     for label, parameters in PROTOCOLS.items():
         topic = label.replace(" ", "-")
         sent = feeds.produce(kafka, f"all-{topic}", rows, KEYS, parameters=parameters)
-        feed = changes(spark, feeds.uri(kafka, f"all-{topic}", parameters), batch=True)
+        feed = changes(spark, feeds.uri(kafka.address, f"all-{topic}", parameters), batch=True)
         typed = table(feed, NAME)
         if typed.count() != rows:
             sys.exit(f"{label}: there are not {rows} rows of {NAME}")

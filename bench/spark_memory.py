@@ -90,7 +90,7 @@ def run(rows: int, keys: int, per_trigger: int, console: Console) -> Samples:
         sent = feeds.produce(kafka, TOPIC, rows, keys)
         taken = time.monotonic() - started
         console.print(f"{sent:,} messages are in Kafka after {taken:.0f} s.")
-        return watched(feeds.uri(kafka, TOPIC), sent, per_trigger)
+        return watched(feeds.uri(kafka.address, TOPIC), sent, per_trigger)
 
 
 def watched(uri: str, messages: int, per_trigger: int) -> Samples:

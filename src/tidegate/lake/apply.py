@@ -122,23 +122,23 @@ class Applier:
     # --- rows -------------------------------------------------------------------------------------
 
     def _rows(self, step: Rows) -> None:
-        within = self._interval.within(*step.segments)
-        changes = self._changelog.rows_of(*step.name).where(within.spark())
-        if step.late:
-            changes = self._without_applied(step, changes)
         reader = RowReader(step.schema, step.layouts, self._zone, step.sent)
         key = step.schema.handle_key()
         if key and step.incomplete:
-            self._incomplete_rows(step, reader, changes)
+            self._incomplete_rows(step, reader, self._changes(step))
         elif key:
-            rows = self._last_rows(step, reader, changes, key)
+            rows = self._last_rows(step, reader, key)
             self._tables.merge(step.table.identifier, rows, key, step.position)
         else:
-            self._keyless(step, reader.whole_rows(changes))
+            self._keyless(step, reader.whole_rows(self._changes(step)))
 
-    def _last_rows(
-        self, step: Rows, reader: RowReader, changes: DataFrame, key: Sequence[str]
-    ) -> DataFrame | pa.Table:
+    def _changes(self, step: Rows) -> DataFrame:
+        """The rows of a step as they are in the changelog."""
+        within = self._interval.within(*step.segments)
+        changes = self._changelog.rows_of(*step.name).where(within.spark())
+        return self._without_applied(step, changes) if step.late else changes
+
+    def _last_rows(self, step: Rows, reader: RowReader, key: Sequence[str]) -> DataFrame | pa.Table:
         """What each key has in the end: by Spark alone, or by Arrow where that can read the files.
 
         Then few rows are found right here, and of many rows most are dropped as they are read.
@@ -149,13 +149,14 @@ class Applier:
         by_spark = step.late or step.sent != step.schema
         files = None if by_spark else self._changelog.files(within)
         if files is None:
+            changes = self._changes(step)
             return reader.last_of_each_key(changes, key, interval.order, moves=step.moves)
         latest = LatestRows(
             step.schema, step.layouts, tuple(key), within, interval.order, step.moves, self._zone
         )
         if step.count <= _FEW:
             return latest.here(files)
-        return latest.by_spark(changes.sparkSession, files, step.count)
+        return latest.by_spark(self._tables.spark, files, step.count)
 
     def _incomplete_rows(self, step: Rows, reader: RowReader, changes: DataFrame) -> None:
         """Rows of which some have only the key: these are asked for once, before the merge."""

@@ -23,7 +23,7 @@ from tidegate.feed.schema_cache import SchemaCache, SchemaKey
 from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, is_null, some
 from tidegate.lake.format import TableFormat
 from tidegate.lake.interval import Interval
-from tidegate.lake.logfiles import LogFile, read_files
+from tidegate.lake.logfiles import LogFile, holding, read_files
 from tidegate.model import EventFlag
 from tidegate.wire.change import CHANGE_SCHEMA
 
@@ -121,10 +121,18 @@ class Group:
 class Changelog:
     """A changelog at one of its versions, or (`version` None) as it is now."""
 
-    def __init__(self, tables: TableFormat, identifier: str, version: int | None = None) -> None:
+    def __init__(
+        self,
+        tables: TableFormat,
+        identifier: str,
+        version: int | None = None,
+        fresh: Sequence[LogFile] | None = None,
+    ) -> None:
+        """`fresh` are the files that alone are looked at, where files can be read by Arrow."""
         self.identifier = identifier
         self.version = version
         self._tables = tables
+        self._fresh = fresh
 
     @classmethod
     def open(cls, tables: TableFormat) -> Changelog:
@@ -135,6 +143,10 @@ class Changelog:
     def now(self) -> Changelog:
         """The changelog as it is now and stays."""
         return Changelog(self._tables, self.identifier, self._tables.version(self.identifier))
+
+    def whole(self) -> Changelog:
+        """The same with all its files, fresh or not."""
+        return Changelog(self._tables, self.identifier, self.version)
 
     def read(self) -> DataFrame:
         """All of it."""
@@ -191,7 +203,7 @@ class Changelog:
 
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""
-        return self._table(
+        return self.whole()._table(
             every(_OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), _TOLD
         )
 
@@ -222,7 +234,7 @@ class Changelog:
         ]
         condition = every(_OF_CONTROL, equal("kind", "schema"), some(*tables))
         columns = ["shape", "database", "table", "schema"]
-        batches = self._batches(condition, columns)
+        batches = self.whole()._batches(condition, columns)
         if batches is None:
             rows = self.read().where(condition.spark()).groupBy("shape")
             first = (F.first(name).alias(name) for name in columns[1:])
@@ -263,9 +275,36 @@ class Changelog:
 
     def files(self, condition: Condition) -> list[LogFile] | None:
         """The files that may have such events; None where they cannot be read as they are."""
+        if self._fresh is not None:
+            return holding(self._fresh, condition, _SCHEMA)
         if self.version is None:
             return None
         return self._tables.log_files(self.identifier, self.version, condition)
+
+
+class FreshFiles:
+    """The files of a changelog that may have what the tables have not, from step to step.
+
+    To plan a whole changelog takes longer the older it is; what was added since the last look is in
+    the versions since.
+    """
+
+    def __init__(self) -> None:
+        self._version: int | None = None
+        self._files: list[LogFile] = []
+
+    def of(self, changelog: Changelog, needed: Condition) -> Changelog:
+        """The changelog, of whose files only those are looked at that may have what is needed."""
+        tables, identifier, version = changelog._tables, changelog.identifier, changelog.version
+        assert version is not None
+        added = None
+        if self._version is not None:
+            added = tables.added_files(identifier, self._version, version)
+        files = changelog.files(needed) if added is None else [*self._files, *added]
+        if files is None:
+            return changelog
+        self._version, self._files = version, holding(files, needed, _SCHEMA)
+        return Changelog(tables, identifier, version, self._files)
 
 
 def of_table(database: str, table: str) -> Condition:

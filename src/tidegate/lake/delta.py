@@ -56,6 +56,8 @@ _PROPERTIES = {
     # The position of every commit is in its own file.
     "delta.checkpointInterval": "20",
 }
+_MANY_VERSIONS = 50
+"""Versions after which files are joined: to count the files takes a job."""
 _TEXTS = "_tidegate.json"
 """The file in a table's folder that has the texts beside it; Delta passes over such names."""
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -80,7 +82,7 @@ class DeltaFormat(TableFormat):
     name = "delta"
 
     def __init__(self, spark: SparkSession, place: LakePlace) -> None:
-        self._spark = spark
+        self.spark = spark
         self._place = place
         self._tables = local_folder(place.folder) / "tables"
         make_folder(self._tables)
@@ -104,7 +106,7 @@ class DeltaFormat(TableFormat):
     def _snapshot(self, identifier: str, session: SparkSession | None = None) -> tuple[Any, Any]:
         """The log of a table and its newest snapshot."""
         logs = self._jvm.org.apache.spark.sql.delta.DeltaLog
-        java_session: Any = (session or self._spark)._jsparkSession
+        java_session: Any = (session or self.spark)._jsparkSession
         pair = logs.forTableWithSnapshot(java_session, str(self._folder(identifier)))
         return pair._1(), pair._2()
 
@@ -139,7 +141,7 @@ class DeltaFormat(TableFormat):
         identifier = self._identifier(folder)
         told = _told(schema, position) | {ORIGIN: origin_of(database, table, position)}
         columns = spark_schema(schema.carried)
-        with self._committing(self._spark, position) as session:
+        with self._committing(self.spark, position) as session:
             writer = session.createDataFrame([], columns).writeTo(identifier).using("delta")
             for key, value in (_PROPERTIES | told).items():
                 writer = writer.tableProperty(key, value)
@@ -185,7 +187,7 @@ class DeltaFormat(TableFormat):
         fields: Sequence[dict[str, Any]] | None = None,
     ) -> None:
         """One commit of properties and columns, and of nothing else."""
-        with self._committing(self._spark, position) as session:
+        with self._committing(self.spark, position) as session:
             log, snapshot = self._snapshot(identifier, session)
             old = snapshot.metadata()
             configuration = old.configuration()
@@ -250,7 +252,7 @@ class DeltaFormat(TableFormat):
         for column in columns:
             if column.before is not None and column.is_converted:
                 name, kind = quoted(column.before.name), spark_type(column.after).simpleString()
-                self._spark.sql(f"ALTER TABLE {identifier} ALTER COLUMN {name} TYPE {kind}")
+                self.spark.sql(f"ALTER TABLE {identifier} ALTER COLUMN {name} TYPE {kind}")
         text = self._snapshot(identifier)[1].metadata().schemaString()
         there = {field["name"]: field for field in json.loads(text)["fields"]}
         highest = int(self._property(identifier, _MAX_COLUMN_ID) or 0)
@@ -273,7 +275,7 @@ class DeltaFormat(TableFormat):
         """The table anew with its new columns, in one commit; its versions stay."""
         origin = self._property(identifier, ORIGIN)
         kept = _PROPERTIES | ({} if origin is None else {ORIGIN: origin})
-        with self._committing(self._spark, position) as session:
+        with self._committing(self.spark, position) as session:
             rows = session.table(identifier).select(*(column.value() for column in columns))
             writer = rows.writeTo(identifier).using("delta")
             for key, value in (kept | dict(told)).items():
@@ -284,7 +286,7 @@ class DeltaFormat(TableFormat):
 
     def delete(self, identifier: str, condition: str | None, position: Position) -> None:
         where = "" if condition is None else f" WHERE {condition}"
-        with self._committing(self._spark, position) as session:
+        with self._committing(self.spark, position) as session:
             session.sql(f"DELETE FROM {identifier}{where}")
         self._ensure(identifier, position)
 
@@ -296,7 +298,7 @@ class DeltaFormat(TableFormat):
         position: Position,
     ) -> None:
         if isinstance(changes, pa.Table):
-            changes = self._spark.createDataFrame(changes)
+            changes = self.spark.createDataFrame(changes)
         matched = " AND ".join(f"t.{quoted(k)} <=> s.{quoted(k)}" for k in key)
         columns = [quoted(name) for name in changes.columns if name != OP]
         assigned = ", ".join(f"{column} = s.{column}" for column in columns)
@@ -387,7 +389,7 @@ class DeltaFormat(TableFormat):
         return int(self._snapshot(identifier)[1].version())
 
     def read(self, identifier: str, version: int | None = None) -> DataFrame:
-        reader = self._spark.read.format("delta")
+        reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
         return reader.load(str(self._folder(identifier)))
@@ -415,7 +417,7 @@ class DeltaFormat(TableFormat):
         folder = self._tables / (self._place.prefix + OWN_DATABASE) / name
         identifier = self._identifier(folder)
         if not self._exists(identifier):
-            writer = self._spark.createDataFrame([], columns).writeTo(identifier).using("delta")
+            writer = self.spark.createDataFrame([], columns).writeTo(identifier).using("delta")
             if partition_by:
                 first, *others = (F.col(quoted(column)) for column in partition_by)
                 writer = writer.partitionedBy(first, *others)
@@ -423,7 +425,7 @@ class DeltaFormat(TableFormat):
         return identifier
 
     def append_to_log(self, identifier: str, rows: pa.Table) -> None:
-        frame = self._spark.createDataFrame(rows)
+        frame = self.spark.createDataFrame(rows)
         frame.write.format("delta").mode("append").save(str(self._folder(identifier)))
 
     def stream_to_log(self, identifier: str, changes: DataStreamWriter) -> StreamingQuery:
@@ -444,8 +446,18 @@ class DeltaFormat(TableFormat):
 
     # --- upkeep -----------------------------------------------------------------------------------
 
+    def is_scattered(self, identifier: str) -> bool:
+        return self.version(identifier) % _MANY_VERSIONS == 0
+
+    def join_files(self, identifier: str) -> None:
+        with self._committing(self.spark, self.position(identifier)) as session:
+            session.sql(f"OPTIMIZE {identifier}")
+
+    def forget_versions(self, identifier: str, *, keep_seconds: float) -> None:
+        """Nothing: Delta's own checkpoints bound what a commit reads."""
+
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
-        with self._committing(self._spark, self.position(identifier)) as session:
+        with self._committing(self.spark, self.position(identifier)) as session:
             session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
             # VACUUM lists folders in as many tasks as this says: 10,000 as is usual.
             session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "16")

@@ -81,6 +81,7 @@ class TableFormat(ABC):
     """
 
     name: str
+    spark: SparkSession
 
     @abstractmethod
     def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
@@ -168,6 +169,18 @@ class TableFormat(ABC):
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         """Joins small files and forgets versions older than that; what was done, by name."""
 
+    @abstractmethod
+    def is_scattered(self, identifier: str) -> bool:
+        """Whether a table is in so many pieces that it is time to join them; quickly told."""
+
+    @abstractmethod
+    def join_files(self, identifier: str) -> None:
+        """Joins small files, and writes those anew of which many rows are gone."""
+
+    @abstractmethod
+    def forget_versions(self, identifier: str, *, keep_seconds: float) -> None:
+        """Forgets the versions of a log that are older, where having many makes a commit slow."""
+
     def here(self, identifier: str) -> str:
         """An identifier that another session has written down, as this one has it."""
         return identifier
@@ -215,6 +228,13 @@ class TableFormat(ABC):
         """The files of a log that may have rows which meet a condition.
 
         None where files cannot be read as they are, but only through Spark.
+        """
+        return None
+
+    def added_files(self, identifier: str, since: int, version: int) -> list[LogFile] | None:
+        """The files that a log got from one of its versions to another.
+
+        None where that cannot be told, or more was done than to add files.
         """
         return None
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import UnsupportedOperationException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -50,7 +52,7 @@ from tidegate.lake.format import (
     origin_of,
 )
 from tidegate.lake.lock import make_folder
-from tidegate.lake.logfiles import LogFile, LogWriter, with_field_ids
+from tidegate.lake.logfiles import LogFile, LogWriter, field_id, with_field_ids
 from tidegate.lake.names import new_folder, parts_of, quoted
 from tidegate.model import ConfigError, TableSchema
 from tidegate.spark.types import from_text_array, spark_schema, spark_type
@@ -61,6 +63,10 @@ SCHEMA = "tidegate.schema"
 ORIGIN = "tidegate.origin"
 RETIRED = "tidegate.retired"
 
+_TARGET_BYTES = 256 << 20
+_MANY_FILES = 50
+"""Files beyond what the size of a table asks for, above which they are joined."""
+_SIZE = "total-files-size"
 _PROPERTIES = {
     "format-version": "3",
     "write.delete.mode": "merge-on-read",
@@ -72,7 +78,9 @@ _PROPERTIES = {
     "write.update.distribution-mode": "none",
     "write.merge.distribution-mode": "none",
     "write.parquet.compression-codec": "zstd",
-    "write.target-file-size-bytes": str(256 << 20),
+    "write.target-file-size-bytes": str(_TARGET_BYTES),
+    # As many tasks as there are files of a small table are more work than what they read.
+    "read.split.open-file-cost": str(256 << 10),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
     "write.metadata.metrics.max-inferred-column-defaults": "100",
@@ -92,6 +100,9 @@ _LOG_PROPERTIES = {
 }
 _ORDERED_TYPES = (IntegerType, LongType)
 """What a log keeps the bounds of, file by file: offsets and timestamps, not texts and rows."""
+_MOST_VERSIONS = 1_000
+"""Of a log, between two looks at what was added; above that the whole table is planned anew."""
+_METRICS = "write.metadata.metrics.column."
 _FEW_KEYS = 200
 """Up to so many keys Iceberg looks for each of them in the bounds of files."""
 
@@ -166,7 +177,7 @@ class IcebergFormat(TableFormat):
     name = "iceberg"
 
     def __init__(self, spark: SparkSession, place: LakePlace) -> None:
-        self._spark = spark
+        self.spark = spark
         self._place = place
         self._making_namespaces = threading.Lock()
         self._log_writers: dict[str, LogWriter] = {}
@@ -178,8 +189,18 @@ class IcebergFormat(TableFormat):
                     spark.conf.set(name, value)
         self._jvm: Any = spark.sparkContext._jvm
         session: Any = spark._jsparkSession
+        if place.catalog is None:
+            self._write_no_checksums(session)
         manager = session.sessionState().catalogManager()
         self._catalog = manager.catalog(self._catalog_name).icebergCatalog()
+
+    def _write_no_checksums(self, session: Any) -> None:
+        """Of local files Hadoop keeps checksums that nobody reads: Parquet and Avro have their own.
+
+        It runs `chmod` for each file that it makes, so this takes as long again as the file itself.
+        """
+        root = self._jvm.org.apache.hadoop.fs.Path("file:///")
+        root.getFileSystem(session.sessionState().newHadoopConf()).setWriteChecksum(False)
 
     # --- tables by name ---------------------------------------------------------------------------
 
@@ -194,7 +215,7 @@ class IcebergFormat(TableFormat):
         return quoted(self._catalog_name, *parts_of(identifier)[1:]) if identifier else ""
 
     def _strings(self, *parts: str) -> Any:
-        gateway: Any = self._spark.sparkContext._gateway
+        gateway: Any = self.spark.sparkContext._gateway
         array = gateway.new_array(self._jvm.java.lang.String, len(parts))
         for place, part in enumerate(parts):
             array[place] = part
@@ -220,7 +241,7 @@ class IcebergFormat(TableFormat):
         with self._making_namespaces:
             if not self._catalog.namespaceExists(java_namespace):
                 name = quoted(self._catalog_name, *namespace)
-                self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
+                self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name}")
 
     # --- create, drop, rename ---------------------------------------------------------------------
 
@@ -391,7 +412,7 @@ class IcebergFormat(TableFormat):
             removal = self._load(identifier).newDelete().deleteFromRowFilter(everything)
             removal.set(POSITION, str(position)).commit()
             return
-        with self._committing(self._spark, position) as session:
+        with self._committing(self.spark, position) as session:
             session.sql(f"DELETE FROM {identifier} WHERE {condition}")
         self._ensure(identifier, position)
 
@@ -406,7 +427,7 @@ class IcebergFormat(TableFormat):
         own = isinstance(changes, DataFrame) and not changes.is_cached
         if isinstance(changes, pa.Table):
             bounds = _Bounds.of_few(changes, key)
-            changes = self._spark.createDataFrame(changes)
+            changes = self.spark.createDataFrame(changes)
         names = [name for name in changes.columns if name != OP]
         if self._is_empty(self._load(identifier)):
             put = changes.where(F.col(OP) == "u").select(*(quoted(name) for name in names))
@@ -497,8 +518,8 @@ class IcebergFormat(TableFormat):
 
     def read(self, identifier: str, version: int | None = None) -> DataFrame:
         if version is None:
-            return self._spark.table(identifier)
-        return self._spark.sql(f"SELECT * FROM {identifier} VERSION AS OF {version}")
+            return self.spark.table(identifier)
+        return self.spark.sql(f"SELECT * FROM {identifier} VERSION AS OF {version}")
 
     # --- what a lake keeps for itself -------------------------------------------------------------
 
@@ -534,9 +555,7 @@ class IcebergFormat(TableFormat):
             builder = self._catalog.buildTable(self._java_name(identifier), schema)
             builder = builder.withPartitionSpec(spec.build())
             numbers = [each.name for each in columns if isinstance(each.dataType, _ORDERED_TYPES)]
-            metrics = {
-                f"write.metadata.metrics.column.{each}": "full" for each in (*numbers, *bounded)
-            }
+            metrics = {f"{_METRICS}{each}": "full" for each in (*numbers, *bounded)}
             for key, value in (_LOG_PROPERTIES | metrics).items():
                 builder = builder.withProperty(key, value)
             transaction = builder.createTransaction()
@@ -547,7 +566,7 @@ class IcebergFormat(TableFormat):
     def append_to_log(self, identifier: str, rows: pa.Table) -> None:
         writer = self.log_writer(identifier)
         if writer is None:
-            self._spark.createDataFrame(rows).writeTo(identifier).append()
+            self.spark.createDataFrame(rows).writeTo(identifier).append()
             return
         told = pa.Table.from_batches(writer.write(rows.combine_chunks().to_batches()))
         self.add_files(identifier, [Row(**file) for file in told.to_pylist()], {})
@@ -564,9 +583,12 @@ class IcebergFormat(TableFormat):
             told = json.loads(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
             folder = Path(table.location(), "data")
             folder.mkdir(exist_ok=True)
-            columns = to_arrow_schema(self._spark.table(identifier).schema)
+            columns = to_arrow_schema(self.spark.table(identifier).schema)
             partition_by = tuple(each.name() for each in table.spec().fields())
-            writer = LogWriter(str(folder), with_field_ids(columns, told), partition_by)
+            schema = with_field_ids(columns, told)
+            kept = [each.removeprefix(_METRICS) for each in self.properties(identifier)]
+            bounded = tuple(each.name for each in schema if each.name in kept)
+            writer = LogWriter(str(folder), schema, partition_by, bounded)
             self._log_writers[identifier] = writer
         return writer
 
@@ -575,27 +597,15 @@ class IcebergFormat(TableFormat):
     ) -> None:
         table = self._load(identifier)
         spec, iceberg = table.spec(), self._jvm.org.apache.iceberg
-        metrics = iceberg.MetricsConfig.forTable(table)
-        types = [field.type().typeId().toString() for field in spec.partitionType().fields()]
+        writer = self.log_writer(identifier)
+        assert writer is not None
+        from_json = iceberg.ContentFileParser.fromJson
+        read = iceberg.util.JsonUtil.mapper().readTree
         transaction = table.newTransaction()
         append = transaction.newAppend()
         for file in files:
-            values = iceberg.PartitionData(spec.partitionType())
-            for place, (kind, value) in enumerate(zip(types, file["partition"], strict=True)):
-                values.set(place, value == "true" if kind == "BOOLEAN" and value else value)
-            data = (
-                iceberg.DataFiles.builder(spec)
-                .withPath(file["path"])
-                .withFormat("parquet")
-                .withFileSizeInBytes(file["bytes"])
-                .withPartition(values)
-                .withMetrics(
-                    iceberg.parquet.ParquetUtil.fileMetrics(
-                        table.io().newInputFile(file["path"]), metrics
-                    )
-                )
-            )
-            append = append.appendFile(data.build())
+            told = json.dumps(_data_file(file, writer, spec.specId()))
+            append = append.appendFile(from_json(read(told), spec))
         append.commit()
         if properties:
             self._set_properties(transaction, properties)
@@ -607,16 +617,43 @@ class IcebergFormat(TableFormat):
         if self._place.catalog is not None:
             return None
         expressions = self._jvm.org.apache.iceberg.expressions.Expressions
-        scan = self._load(identifier).newScan().useSnapshot(version)
+        table = self._load(identifier)
+        scan = table.newScan().useSnapshot(version).includeColumnStats()
         scan = scan.filter(condition.iceberg(expressions))
         with closing(scan.planFiles()) as planned:
-            found, tasks = [], planned.iterator()
+            files, tasks = [], planned.iterator()
             while tasks.hasNext():
                 task = tasks.next()
                 if not task.deletes().isEmpty():
                     return None
-                file = task.file()
-                found.append(LogFile(str(file.location()), int(file.fileSizeInBytes())))
+                files.append(task.file())
+        return self._log_files(table, files)
+
+    def added_files(self, identifier: str, since: int, version: int) -> list[LogFile] | None:
+        if self._place.catalog is not None:
+            return None
+        table = self._load(identifier)
+        files: list[Any] = []
+        for _ in range(_MOST_VERSIONS):
+            if version == since:
+                return self._log_files(table, files)
+            snapshot = table.snapshot(version)
+            if snapshot is None or snapshot.operation() != "append":
+                return None
+            files.extend(snapshot.addedDataFiles(table.io()))
+            version = snapshot.parentId()
+        return None
+
+    def _log_files(self, table: Any, files: Sequence[Any]) -> list[LogFile]:
+        schema = json.loads(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
+        spec = table.spec()
+        to_json = self._jvm.org.apache.iceberg.ContentFileParser.toJson
+        partition = [each.name() for each in spec.fields()]
+        found = []
+        for file in files:
+            told = json.loads(to_json(file, spec))
+            known = _known(told, partition, schema["fields"])
+            found.append(LogFile(told["file-path"], told["file-size-in-bytes"], known))
         return found
 
     def properties(self, identifier: str) -> Mapping[str, str]:
@@ -630,25 +667,47 @@ class IcebergFormat(TableFormat):
 
     # --- upkeep -----------------------------------------------------------------------------------
 
-    def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
+    def is_scattered(self, identifier: str) -> bool:
+        summary = self._load(identifier).currentSnapshot().summary()
+        files, size = (int(summary.get(name) or 0) for name in ("total-data-files", _SIZE))
+        return files - size // _TARGET_BYTES > _MANY_FILES
+
+    def join_files(self, identifier: str) -> None:
+        self._rewrite_files(identifier, {})
+
+    def forget_versions(self, identifier: str, *, keep_seconds: float) -> None:
+        oldest = int((time.time() - keep_seconds) * 1000)
+        self._load(identifier).expireSnapshots().expireOlderThan(oldest).commit()
+
+    def _rewrite_files(self, identifier: str, options: Mapping[str, str]) -> Row:
         position = self.position(identifier)
         if position is not None:
             # The snapshot of a rewrite has none in its summary.
             self._load(identifier).updateProperties().set(POSITION, str(position)).commit()
-        system = quoted(self._catalog_name) + ".system"
+        texts = [_literal(text) for option in options.items() for text in option]
+        given = f", options => map({', '.join(texts)})" if options else ""
+        found = self._call("rewrite_data_files", identifier, given)
+        assert found is not None
+        return found
+
+    def _call(self, procedure: str, identifier: str, arguments: str = "") -> Row | None:
         _, *name = parts_of(identifier)
-        table = _literal(quoted(*name))
+        system = quoted(self._catalog_name) + ".system"
+        return self.spark.sql(
+            f"CALL {system}.{procedure}(table => {_literal(quoted(*name))}{arguments})"
+        ).head()
+
+    def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         oldest = datetime.now(UTC) - timedelta(seconds=keep_seconds)
-        files = self._spark.sql(
-            f"CALL {system}.rewrite_data_files(table => {table}, options => "
-            "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true'))"
-        ).head()
-        manifests = self._spark.sql(f"CALL {system}.rewrite_manifests(table => {table})").head()
-        expired = self._spark.sql(
-            f"CALL {system}.expire_snapshots(table => {table}, "
-            f"older_than => TIMESTAMP '{oldest:%Y-%m-%d %H:%M:%S.%f}+00:00')"
-        ).head()
-        assert files is not None
+        files = self._rewrite_files(
+            identifier, {"delete-file-threshold": "1", "remove-dangling-deletes": "true"}
+        )
+        manifests = self._call("rewrite_manifests", identifier)
+        expired = self._call(
+            "expire_snapshots",
+            identifier,
+            f", older_than => TIMESTAMP '{oldest:%Y-%m-%d %H:%M:%S.%f}+00:00'",
+        )
         assert manifests is not None
         assert expired is not None
         return {
@@ -719,6 +778,79 @@ class _Bounds:
     def _between(cls, key: str, least: Any, greatest: Any) -> _Bounds:
         limits = f"{_literal(least)} AND {_literal(greatest)}"
         return cls(f" AND t.{quoted(key)} BETWEEN {limits}", "=")
+
+
+def _known(
+    told: Mapping[str, Any], partition: Sequence[str], fields: Sequence[Mapping[str, Any]]
+) -> pc.Expression:
+    """What is true of all rows of a file, which Iceberg tells in JSON."""
+    found = pc.scalar(True)
+    for name, value in zip(partition, told["partition"], strict=True):
+        column = pc.field(name)
+        found &= column.is_null() if value is None else column == value
+    columns = {each["id"]: each for each in fields}
+    nulls = dict(zip(*told["null-value-counts"].values(), strict=True))
+    lower, upper = (
+        dict(zip(*told[bounds].values(), strict=True))
+        for bounds in ("lower-bounds", "upper-bounds")
+    )
+    for number in lower.keys() & upper.keys():
+        kind, column = columns[number]["type"], pc.field(columns[number]["name"])
+        if nulls.get(number) != 0 or kind not in _BOUNDS:
+            continue
+        least, most = (_BOUNDS[kind](bytes.fromhex(of[number])) for of in (lower, upper))
+        # Arrow concludes less from two limits that are the same.
+        found &= column == least if least == most else (column >= least) & (column <= most)
+    return found
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value, "little", signed=True)
+
+
+_BOUNDS: dict[str, Callable[[bytes], int | str]] = {
+    "int": _number,
+    "long": _number,
+    "string": bytes.decode,
+}
+"""How Iceberg serializes a bound, by the type of the column."""
+
+
+def _data_file(file: Row, writer: LogWriter, spec: int) -> dict[str, Any]:
+    """A file that was written (a row of WRITTEN_TYPE), as Iceberg tells of files in JSON."""
+    schema = writer.schema
+    partition = [
+        value == "true" if value is not None and schema.field(name).type == pa.bool_() else value
+        for name, value in zip(writer.partition_by, file["partition"], strict=True)
+    ]
+    bounds = json.loads(file["bounds"])
+    numbers = [field_id(schema.field(name)) for name in bounds]
+    nulls, least, greatest = zip(*bounds.values(), strict=True) if bounds else ((), (), ())
+    kinds = [schema.field(name).type for name in bounds]
+    lower, upper = (
+        [_bound(*each).hex().upper() for each in zip(kinds, values, strict=True)]
+        for values in (least, greatest)
+    )
+    return {
+        "spec-id": spec,
+        "content": "data",
+        "file-path": file["path"],
+        "file-format": "parquet",
+        "partition": partition,
+        "file-size-in-bytes": file["bytes"],
+        "record-count": file["rows"],
+        "value-counts": {"keys": numbers, "values": [file["rows"]] * len(numbers)},
+        "null-value-counts": {"keys": numbers, "values": nulls},
+        "lower-bounds": {"keys": numbers, "values": lower},
+        "upper-bounds": {"keys": numbers, "values": upper},
+    }
+
+
+def _bound(kind: pa.DataType, value: int | str) -> bytes:
+    """The other way."""
+    if isinstance(value, str):
+        return value.encode()
+    return value.to_bytes(kind.bit_width // 8, "little", signed=True)
 
 
 def _nulls(columns: Sequence[str]) -> Column:

@@ -82,16 +82,17 @@ def _to_files(
         messages = messages.where(wanted.spark())
     work = _Writing(Decoding(found.reading, found.counter), writer, found.start_ts)
 
+    done = json.loads(tables.properties(changelog.identifier).get(_BATCH, "{}"))
+
     def add(batch: DataFrame, number: int) -> None:
-        # Spark repeats a batch of which it does not know whether it was done.
-        done = json.loads(tables.properties(changelog.identifier).get(_BATCH, "{}"))
+        # Spark repeats, at its start, a batch of which it does not know whether it was done.
         if done.get("checkpoint") == _identity(batch) and done["number"] >= number:
             return
-        files = batch.mapInArrow(work.__call__, WRITTEN_TYPE).collect()
+        files = batch.collect()
         told = {"checkpoint": _identity(batch), "number": number}
         tables.add_files(changelog.identifier, files, {_BATCH: json.dumps(told)})
 
-    return messages.writeStream.foreachBatch(add)
+    return messages.mapInArrow(work.__call__, WRITTEN_TYPE).writeStream.foreachBatch(add)
 
 
 def _identity(batch: DataFrame) -> str | None:

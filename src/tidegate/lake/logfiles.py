@@ -7,6 +7,7 @@ the files do, and the table's format commits them.
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import dataset
+from pyarrow.fs import LocalFileSystem
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
@@ -33,14 +35,17 @@ WRITTEN_TYPE = (
     .add("rows", LongType())
     .add("bytes", LongType())
     .add("partition", ArrayType(StringType()))
+    .add("bounds", StringType())
 )
-"""What is told of a file that was written."""
+"""What is told of a file that was written; `bounds` as JSON: how many values of a column are NULL,
+and the least and the greatest, by the columns' names."""
 _WRITTEN_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
         ("rows", pa.int64()),
         ("bytes", pa.int64()),
         ("partition", pa.list_(pa.string())),
+        ("bounds", pa.string()),
     ]
 )
 
@@ -54,12 +59,13 @@ class LogWriter:
     """Writes change batches into the folder of a log; what Spark sends to its Python workers.
 
     `schema` has the columns with their ids in the table. A file has the rows of one combination of
-    the columns `partition_by`.
+    the columns `partition_by`, and tells the bounds of the columns `bounded`.
     """
 
     folder: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
+    bounded: tuple[str, ...]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes all of them; what is to be told of the files, in rows of WRITTEN_TYPE."""
@@ -74,7 +80,13 @@ class LogWriter:
             while pending > PENDING_BYTES:
                 pending -= max(files.values(), key=lambda each: each.pending).flush()
         told = [
-            {"path": file.path, "rows": file.rows, "bytes": file.close(), "partition": values}
+            {
+                "path": file.path,
+                "rows": file.rows,
+                "bytes": file.close(),
+                "partition": values,
+                "bounds": json.dumps(file.bounds(self.bounded)),
+            }
             for values, file in files.items()
         ]
         yield pa.RecordBatch.from_pylist(told, _WRITTEN_SCHEMA)
@@ -91,6 +103,7 @@ class _File:
     pending: int = 0
     _batches: list[pa.RecordBatch] = field(default_factory=list)
     _writer: pq.ParquetWriter | None = None
+    _told: list[pq.FileMetaData] = field(default_factory=list)
 
     def add(self, batch: pa.RecordBatch) -> int:
         """Takes a batch; by how many bytes what is pending grew."""
@@ -123,6 +136,7 @@ class _File:
                 use_dictionary=narrow,
                 write_statistics=narrow,
                 store_schema=False,
+                metadata_collector=self._told,
             )
         return self._writer
 
@@ -132,6 +146,22 @@ class _File:
         writer = self._open()
         writer.close()
         return os.path.getsize(self.path)
+
+    def bounds(self, columns: Iterable[str]) -> dict[str, tuple[int, Any, Any]]:
+        """Of a file that has ended: NULLs, least and greatest, where there are any values."""
+        (told,) = self._told
+        places = {told.schema.column(n).path: n for n in range(told.num_columns)}
+        found = {}
+        for name in columns:
+            parts = [
+                told.row_group(group).column(places[name]).statistics
+                for group in range(told.num_row_groups)
+            ]
+            ranges = [(part.min, part.max) for part in parts if part.has_min_max]
+            if ranges:
+                least, greatest = min(low for low, _ in ranges), max(high for _, high in ranges)
+                found[name] = sum(part.null_count for part in parts), least, greatest
+        return found
 
 
 def split(batch: pa.RecordBatch, columns: Iterable[str]) -> Iterator[tuple[Values, pa.RecordBatch]]:
@@ -160,10 +190,22 @@ def rows_of(columns: StructType, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a log."""
+    """A file of a log; `known` is true of all its rows."""
 
     path: str
     bytes: int
+    known: pc.Expression | None = None
+
+
+def holding(files: Sequence[LogFile], condition: Condition, schema: pa.Schema) -> list[LogFile]:
+    """Those files that may have rows which meet a condition, by what is known of them."""
+    parquet, local = dataset.ParquetFileFormat(), LocalFileSystem()
+    by_path = {file.path: file for file in files}
+    fragments = [
+        parquet.make_fragment(file.path, local, partition_expression=file.known) for file in files
+    ]
+    found = dataset.FileSystemDataset(fragments, schema, parquet, local)
+    return [by_path[each.path] for each in found.get_fragments(filter=condition.arrow())]
 
 
 def read_files(
@@ -187,6 +229,11 @@ def read_files(
 def with_field_ids(schema: pa.Schema, told: dict[str, Any]) -> pa.Schema:
     """The schema with the ids that an Iceberg schema (as JSON) has for its columns."""
     return pa.schema(_fields(list(schema), told["fields"]))
+
+
+def field_id(field: pa.Field) -> int:
+    """The id of a column in its table."""
+    return int(field.metadata[_FIELD_ID])
 
 
 def _fields(fields: list[pa.Field], told: list[dict[str, Any]]) -> list[pa.Field]:

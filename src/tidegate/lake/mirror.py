@@ -23,8 +23,8 @@ from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
 from tidegate.lake.apply import Applier
-from tidegate.lake.changelog import OF_ROWS, Changelog, Group, Offsets
-from tidegate.lake.conditions import NEVER, above, equal, every, some, up_to
+from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets
+from tidegate.lake.conditions import NEVER, Condition, above, equal, every, some, up_to
 from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
 from tidegate.lake.lake import Lake
@@ -120,6 +120,7 @@ class Mirror:
         found = lake.snapshots.state()
         self.state = found or MirrorState(gate=Gate(watermarks=watermarks), feed=dict(feed or {}))
         self._seen = _Seen(self.state.offsets)
+        self._fresh = FreshFiles()
         self._retried = Quarantine(lake).last_time()
         if found is None:
             self.state.retried = self._retried
@@ -133,6 +134,8 @@ class Mirror:
         self._unrecorded = False
         self.waiting: dict[SchemaKey, int] = {}
         """How many rows wait for which schema."""
+        self.changed: list[Table] = []
+        """The tables that the last step has changed."""
 
     @property
     def gate(self) -> Gate:
@@ -152,7 +155,7 @@ class Mirror:
             if report is not None:
                 return report
         timer = _Timer()
-        changelog = self._pinned(again)
+        changelog = self._fresh.of(self._pinned(again), self._needed())
         self.gate.add_partitions(partitions)
         self._observe(changelog)
         timer.lap("observe")
@@ -182,6 +185,10 @@ class Mirror:
         if again is None:
             return changelog.now()
         return Changelog(self.lake.tables, changelog.identifier, again.changelog)
+
+    def _needed(self) -> Condition:
+        """All events that the tables may not have."""
+        return self.state.offsets.beyond() | above("commit_ts", self.state.applied_ts)
 
     def _observe(self, changelog: Changelog) -> None:
         events = changelog.control_events(self._seen.offsets)
@@ -579,11 +586,12 @@ class Mirror:
 
     def _changed(self, steps: list[Step], before: Mapping[Name, str]) -> list[Snapshot]:
         """The tables that are no longer as they were recorded: changed, renamed, new, gone."""
-        state, found = self.state, []
+        state = self.state
         touched = {id(step.table) for step in steps}
-        for table in state.tables.values():
-            if id(table) in touched and table.identifier:
-                found.append(self._snapshot(table))
+        self.changed = [
+            table for table in state.tables.values() if id(table) in touched and table.identifier
+        ]
+        found = [self._snapshot(table) for table in self.changed]
         there = {table.name for table in state.tables.values() if table.identifier}
         for name in before:
             if name not in there:

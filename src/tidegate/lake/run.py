@@ -26,6 +26,7 @@ from tidegate.lake.checkpoint import Checkpoint
 from tidegate.lake.lake import Lake
 from tidegate.lake.lock import jvm_lock, lake_lock
 from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
+from tidegate.lake.upkeep import Upkeep
 from tidegate.model import LakeError
 
 CHECKPOINT = "checkpoint"
@@ -116,6 +117,7 @@ class MirrorRun:
             with self._telling("Opening the lake"):
                 mirror = self._open(stack)
                 query = self._start(mirror, interval, stack)
+            upkeep = Upkeep(self.lake)
             patience = time.monotonic() + 60
             while not stop():
                 if self._is_cut_off(query):
@@ -131,6 +133,9 @@ class MirrorRun:
                     time.sleep(0.5)
                     continue
                 moved = self._step(mirror)
+                if moved:
+                    with self._telling("Joining small files"):
+                        upkeep.after_step(mirror)
                 patience = time.monotonic() + 60
                 self._tell("following")
                 if not moved:
