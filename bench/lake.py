@@ -106,7 +106,7 @@ CASES: dict[str, tuple[Callable[[Broker, Path, int], dict[str, Any]], int]] = {
     "scripts": (scripts, 2_000_000),
     "tables": (tables, 1_000_000),
     "flat": (flat, 5_000_000),
-    "following": (following, 120_000),
+    "following": (following, 480_000),
     "large": (large, 5_000_000),
 }
 

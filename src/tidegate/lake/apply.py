@@ -89,6 +89,8 @@ class Applier:
         self._on_step(step)
 
     def _is_done(self, step: Step) -> bool:
+        if not self._again:
+            return False
         position = self._tables.position(step.table.identifier)
         return position is None or position >= step.position
 

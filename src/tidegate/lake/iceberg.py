@@ -127,6 +127,8 @@ def session_settings(place: LakePlace) -> dict[str, str]:
         f"{catalog}.warehouse": str(folder / "tables"),
         # A table may have been changed elsewhere, or by the Java API.
         f"{catalog}.cache-enabled": "false",
+        # For checkpoints; see `_write_no_checksums`.
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     }
 
 
@@ -492,20 +494,14 @@ class IcebergFormat(TableFormat):
 
     def _ensure(self, identifier: str, position: Position) -> None:
         """What changed no row may have made no commit."""
-        if self.position(identifier) != position:
-            self.stamp(identifier, position)
+        table = self._load(identifier)
+        if _position(table) != position:
+            self._add_snapshot(table, position)
 
     # --- looking ----------------------------------------------------------------------------------
 
     def position(self, identifier: str) -> Position | None:
-        if not self._exists(identifier):
-            return None
-        table = self._load(identifier)
-        told = [table.properties().get(POSITION)]
-        snapshot = table.currentSnapshot()
-        if snapshot is not None:
-            told.append(snapshot.summary().get(POSITION))
-        return max((Position.parse(text) for text in told if text), default=None)
+        return _position(self._load(identifier)) if self._exists(identifier) else None
 
     def uid(self, identifier: str) -> str:
         return str(self._load(identifier).uuid().toString())
@@ -875,6 +871,14 @@ def _merge_statement(
         f"WHEN MATCHED THEN UPDATE SET {assigned} "
         f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
     )
+
+
+def _position(table: Any) -> Position | None:
+    told = [table.properties().get(POSITION)]
+    snapshot = table.currentSnapshot()
+    if snapshot is not None:
+        told.append(snapshot.summary().get(POSITION))
+    return max((Position.parse(text) for text in told if text), default=None)
 
 
 def _told(schema: TableSchema, position: Position) -> dict[str, str]:
