@@ -9,9 +9,13 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell n=$(JOBS); echo $$((n < 4 ? n : 4)))
 MINUTES ?= 5
 ROUNDS ?= 50
 ARGS ?=
+
+# Tests go in so many processes, each with a Spark and a Kafka of its own; a file stays in one.
+SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist loadfile
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -88,14 +92,14 @@ demo: setup jars ## mirror two made-up databases into lakes and check every snap
 .PHONY: test
 test: lint jars ## run every check: lint, types, tests, and the wire tests on the portable build
 	@echo "test: pytest"
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
 	@$(MAKE) portable
 
 .PHONY: portable
 portable: setup $(PORTABLE)/.built ## run the wire tests on a build without vector instructions
 	@echo "test: the wire tests on the portable build"
 	@PYTHONPATH=$(PORTABLE)/lib $(RUN) -c 'import tidegate; assert "/$(PORTABLE)/" in tidegate.__file__'
-	@PYTHONPATH=$(PORTABLE)/lib $(RUN) -m pytest tests/wire -k "golden or text or scan"
+	@PYTHONPATH=$(PORTABLE)/lib $(RUN) -m pytest $(SIDE_BY_SIDE) tests/wire -k "golden or text or scan"
 
 .PHONY: lint
 lint: setup ## check style and types (ruff, mypy)

@@ -27,6 +27,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         settings={
             "spark.driver.memory": "1536m",
+            # A test is over before the JVM's second compiler has paid for itself.
+            "spark.driver.extraJavaOptions": (
+                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+            ),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             "spark.sql.streaming.checkpointLocation": str(tmp_path_factory.mktemp("checkpoints")),
         },

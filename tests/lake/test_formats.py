@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tidegate.feed.ddl import TableChange, transition
+from tidegate.lake import delta, iceberg
 from tidegate.lake.format import (
     OP,
     LakePlace,
@@ -365,6 +367,43 @@ def test_upkeep_keeps_rows_and_position(table: Table) -> None:
     assert table.rows() == rows
     table.merge((1, "after", None, None, "u"))
     assert table.column("name")[0] == "after"
+
+
+def test_files_are_joined_where_a_table_is_in_many_pieces(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iceberg, "_MANY_FILES", 3)
+    monkeypatch.setattr(delta, "_MANY_VERSIONS", 5)
+    tables, before = table.tables, table.tables.version(table.identifier)
+    turns = 0
+    while not tables.is_scattered(table.identifier):
+        turns += 1
+        assert turns < 10
+        table.merge((1, f"{turns}", None, None, "u"))
+    rows = table.rows()
+    tables.join_files(table.identifier)
+    assert not tables.is_scattered(table.identifier)
+    table.check_position()
+    assert table.rows() == rows
+    assert table.rows(before) == sorted(ROWS, key=repr)
+    table.merge((1, "after", None, None, "u"))
+    assert table.column("name")[0] == "after"
+
+
+def test_a_log_forgets_versions_and_no_rows(tables: TableFormat) -> None:
+    kind = StructType([StructField("n", IntegerType())])
+    log = tables.create_log("long", kind)
+    for number in range(3):
+        tables.append_to_log(log, rows_of(kind, [(number,)]))
+    tables.forget_versions(log, keep_seconds=600)
+    version = tables.version(log)
+    tables.append_to_log(log, rows_of(kind, [(3,)]))
+    assert tables.read(log, version).count() == 3
+    tables.forget_versions(log, keep_seconds=0)
+    assert sorted(row["n"] for row in tables.read(log).collect()) == [0, 1, 2, 3]
+    if isinstance(tables, IcebergFormat):
+        with pytest.raises(PySparkException, match=str(version)):
+            tables.read(log, version).count()
 
 
 def test_a_log_grows_and_holds_texts_beside_it(tables: TableFormat) -> None:

@@ -7,7 +7,9 @@ the workloads know. `--wire` shows the shipped captures of each protocol instead
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -233,21 +235,29 @@ class _Say:
 
     def end(self, root: Path, fine: bool, seconds: float) -> None:
         word = "all checks held" if fine else "SOME CHECKS FAILED"
+        tidegate = _command()
         self.tell(
             "done",
             f"\n{word}; {seconds:.0f} s in all. The lakes are yours to play with:\n"
-            f"  tidegate status --lake {root}/bank --rows\n"
-            f"  tidegate read shop.orders --lake {root}/orders --limit 5\n"
-            f"  tidegate read bank.accounts --lake {root}/bank --at 2026-01-01T00:00:05 "
+            f"  {tidegate} status --lake {root}/bank --rows\n"
+            f"  {tidegate} read shop.orders --lake {root}/orders --limit 5\n"
+            f"  {tidegate} read bank.accounts --lake {root}/bank --at 2026-01-01T00:00:05 "
             "--output json\n"
-            f"  tidegate verify --lake {root}/orders --capture {root}/orders.parquet\n"
+            f"  {tidegate} verify --lake {root}/orders --capture {root}/orders.parquet\n"
             "and with your own feed:\n"
-            "  tidegate mirror 'kafka://HOST:9092/TOPIC?protocol=canal-json"
+            f"  {tidegate} mirror 'kafka://HOST:9092/TOPIC?protocol=canal-json"
             "&enable-tidb-extension=true' --lake my-lake",
             fine=fine,
             seconds=round(seconds, 3),
             folder=str(root),
         )
+
+
+def _command() -> str:
+    """How to call the command from here: by its name, or where it is beside this Python."""
+    if shutil.which("tidegate"):
+        return "tidegate"
+    return os.path.relpath(Path(sys.executable).with_name("tidegate"))
 
 
 class _Text(_Say):

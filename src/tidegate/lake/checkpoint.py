@@ -62,6 +62,14 @@ class Checkpoint:
         text = self._read("sources/0/0")
         return _kafka_offsets(text[text.find("{") :])
 
+    def remove_drafts(self) -> None:
+        """Removes what a first batch that could not be begun has left: Spark would not start."""
+        if self.is_begun():
+            return
+        for name in ("offsets", "commits"):
+            path, files = self._path(name)
+            files.delete(path, True)
+
     # --- whether it is right ----------------------------------------------------------------------
 
     def check(self, known: Offsets) -> None:

@@ -90,6 +90,8 @@ _PROPERTIES = {
 _LOG_PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
+    # Old rows may be removed while new ones come.
+    "write.delete.isolation-level": "snapshot",
     # A task has rows of many tables in no order, and writes a file for each.
     "write.spark.fanout.enabled": "true",
     "write.parquet.compression-codec": "zstd",

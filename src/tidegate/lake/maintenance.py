@@ -2,7 +2,7 @@
 
 Every instant since then can be read as before: of each table the version stays that was its last
 one at that time, whenever it was written. A table that was dropped goes for good when none of these
-instants shows it. The mirror must not run meanwhile: see `lock`.
+instants shows it. No step of a mirror may be under way meanwhile; reading the feed may go on.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
@@ -42,18 +43,11 @@ def maintain(
 ) -> Iterator[Maintained]:
     """Does it, table by table, the lake's own at the end; `on_table` is told before each."""
     state = lake.snapshots.state()
-    intended = lake.snapshots.intended()
-    if intended is not None and intended.step > (0 if state is None else state.step):
-        raise LakeError(
-            "A step of the mirror was cut off", "Run `tidegate mirror --once` first, to finish it"
-        )
+    found = obstacle(lake, state)
+    if found is not None:
+        raise found
     if state is None:
         return
-    if Quarantine(lake).count_since(state.retried):
-        raise LakeError(
-            "The tables do not have yet what a retry of quarantined messages could read",
-            "Run `tidegate mirror --once` first, to put them right",
-        )
     now = datetime.now(UTC)
     since = min(state.applied_ts, tso_from_datetime(now - keep))
     written = _oldest_needed(lake, since)
@@ -71,6 +65,30 @@ def maintain(
         name = f"{OWN_DATABASE}.{parts_of(identifier)[-1]}"
         on_table(name)
         yield _one(lake, identifier, name, keep.total_seconds())
+
+
+def obstacle(lake: Lake, state: MirrorState | None) -> LakeError | None:
+    """Why it cannot be done now, if so."""
+    intended = lake.snapshots.intended()
+    if intended is not None and intended.step > (0 if state is None else state.step):
+        return LakeError(
+            "A step of the mirror was cut off", "Run `tidegate mirror --once` first, to finish it"
+        )
+    if state is not None and Quarantine(lake).count_since(state.retried):
+        return LakeError(
+            "The tables do not have yet what a retry of quarantined messages could read",
+            "Run `tidegate mirror --once` first, to put them right",
+        )
+    return None
+
+
+def age_of_versions(lake: Lake, count: int) -> timedelta | None:
+    """How long ago some table had so many versions fewer than now; None: no table has so many."""
+    rows = lake.tables.read(lake.snapshots.identifier).where(F.col("version").isNotNull())
+    newest_first = Window.partitionBy("database", "table").orderBy(F.col("step").desc())
+    numbered = rows.withColumn("_number", F.row_number().over(newest_first))
+    (found,) = numbered.where(F.col("_number") == count).agg(F.max("wall")).collect()
+    return None if found[0] is None else datetime.now(UTC) - found[0].replace(tzinfo=UTC)
 
 
 def _one(lake: Lake, identifier: str, name: str, keep_seconds: float) -> Maintained:

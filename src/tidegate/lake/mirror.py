@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -78,6 +78,10 @@ class MirrorSettings:
     """What is done about schema changes of tables that are mirrored."""
     heartbeat: float = 30.0
     """Seconds after which an instant without changes is recorded nevertheless."""
+    maintain_seconds: float | None = 3600.0
+    """How often a mirror that follows its feed maintains the lake; None: never."""
+    keep: timedelta = timedelta(days=7)
+    """How long instants are kept then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,8 @@ class MirrorRun:
             with self._telling("Opening the lake"):
                 mirror = self._open(stack)
                 query = self._start(mirror, interval, stack)
-            upkeep = Upkeep(self.lake)
+            settings = self.settings
+            upkeep = Upkeep(self.lake, interval=settings.maintain_seconds, keep=settings.keep)
             patience = time.monotonic() + 60
             while not stop():
                 if self._is_cut_off(query):
@@ -135,7 +136,7 @@ class MirrorRun:
                     continue
                 moved = self._step(mirror)
                 if moved:
-                    with self._telling("Joining small files"):
+                    with self._telling("The upkeep of the lake"):
                         upkeep.after_step(mirror)
                 patience = time.monotonic() + 60
                 self._tell("following")
@@ -178,6 +179,7 @@ class MirrorRun:
 
     def _start(self, mirror: Mirror, interval: float | None, stack: ExitStack) -> StreamingQuery:
         floor = self._floor(mirror)
+        self._checkpoint.remove_drafts()
         query = ingest.start_ingest(
             self.lake.tables,
             self.lake.changelog,

@@ -19,6 +19,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -81,6 +82,7 @@ _KEYS: dict[str, _Key] = {
     "lake.threads": _Key("threads", Whole(1, 64)),
     "lake.schema-changes": _Key("schema_changes", Text(SCHEMA_CHANGES)),
     "lake.keep-days": _Key("keep_days", Whole(0, 36_500)),
+    "lake.maintain": _Key("maintain_ms", Duration()),
     "tables.include": _Key("include", Texts()),
     "spark.master": _Key("master", Text()),
 }
@@ -89,7 +91,10 @@ _MAPPINGS = {"tables.rename": "rename", "spark.settings": "spark_settings"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeSettings:
-    """All settings; `max_step_ms` is upstream time, `keep_days` what `maintain` leaves."""
+    """All settings; `max_step_ms` is upstream time, `keep_days` what maintenance leaves.
+
+    A mirror that follows its feed maintains the lake every `maintain_ms`; 0: never.
+    """
 
     source: str | None = None
     changefeed: str | None = None
@@ -110,6 +115,7 @@ class LakeSettings:
     threads: int = 4
     schema_changes: str = Policy.EVOLVE.value
     keep_days: int = 7
+    maintain_ms: int = 3_600_000
     include: tuple[str, ...] = ()
     rename: Mapping[str, str] = field(default_factory=dict)
     master: str = "local[*]"
@@ -181,6 +187,8 @@ class LakeSettings:
             routes=self.routes,
             upstream=self._server(),
             schema_changes=Policy(self.schema_changes),
+            maintain_seconds=self.maintain_ms / 1000 or None,
+            keep=timedelta(days=self.keep_days),
         )
 
     def _server(self) -> DatabaseServer | None:
