@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from tests.support.kafka import Broker
 
 
+# A test is over before the JVM's second compiler has paid for itself. Also for the commands that
+# tests start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the test run, with Kafka, Iceberg and Delta."""
@@ -27,10 +32,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         settings={
             "spark.driver.memory": "1536m",
-            # A test is over before the JVM's second compiler has paid for itself.
-            "spark.driver.extraJavaOptions": (
-                "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-            ),
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             "spark.sql.streaming.checkpointLocation": str(tmp_path_factory.mktemp("checkpoints")),
         },

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
+from datetime import timedelta
 from functools import cache
 
 import pytest
@@ -268,7 +269,9 @@ def test_a_mirror_goes_on_by_itself_when_kafka_was_away(spark, soak, outage):
         if "waiting for Kafka" in phases or (outage == "short" and len(phases) > 20):
             seen.set()
 
-    run = MirrorRun(lake, feed, on_progress=progress)
+    # Maintained after every step, while ingest goes on.
+    settings = MirrorSettings(maintain_seconds=0.0, keep=timedelta(days=36_500))
+    run = MirrorRun(lake, feed, settings, on_progress=progress)
     deadline = time.monotonic() + 300
     run.forever(
         lambda: run.progress.applied_ts >= soak.feed.last_ts or time.monotonic() > deadline,

@@ -40,7 +40,8 @@ _OF_CONTROL = equal(CONTROL, True)
 
 _PLACE = ["topic", "partition", "offset", "event"]
 _NARROW = [*_PLACE, "kind", "commit_ts", "database", "table"]
-_TOLD = [*_NARROW, "shape", "schema_version", "ddl", "schema", "error"]
+TOLD = [*_NARROW, "shape", "schema_version", "ddl", "schema", "error"]
+"""What is read of events about the feed."""
 _NOTHING = -1
 _SCHEMA = pa.schema([*CHANGE_SCHEMA, (CONTROL, pa.bool_())])
 
@@ -174,9 +175,7 @@ class Changelog:
         else:
             schema = pa.schema([_SCHEMA.field(name) for name in columns])
             found = pa.Table.from_batches((each.cast(schema) for each in batches), schema)
-        order = [name for name in _PLACE if name in columns]
-        table: pa.Table = found.sort_by([(name, "ascending") for name in order])
-        return table
+        return by_arrival(found)
 
     # --- what is new ------------------------------------------------------------------------------
 
@@ -199,12 +198,12 @@ class Changelog:
         """New watermarks, statements, table schemas and bad messages, in the order of arrival."""
         kinds = [equal("kind", kind) for kind in ("watermark", "ddl", "error")]
         of_table = equal("kind", "schema") & is_null("shape")
-        return self._table(every(_OF_CONTROL, known.beyond(), some(*kinds, of_table)), _TOLD)
+        return self._table(every(_OF_CONTROL, known.beyond(), some(*kinds, of_table)), TOLD)
 
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""
         return self.whole()._table(
-            every(_OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), _TOLD
+            every(_OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), TOLD
         )
 
     def first_ts(self) -> int:
@@ -225,11 +224,7 @@ class Changelog:
     def shapes(self, wanted: Mapping[tuple[str, str], set[int]]) -> pa.Table:
         """The schema events of shapes by their tables, each once or more."""
         tables = [
-            every(
-                equal("database", database),
-                equal("table", table),
-                some(*(equal("shape", shape) for shape in sorted(shapes))),
-            )
+            named(database, table) & some(*(equal("shape", shape) for shape in sorted(shapes)))
             for (database, table), shapes in wanted.items()
         ]
         condition = every(_OF_CONTROL, equal("kind", "schema"), some(*tables))
@@ -255,7 +250,7 @@ class Changelog:
         keys = ["database", "table", "kind", "shape", "schema_version"]
         batches = self._batches(interval.rows, [*keys, "commit_ts", "flags"])
         if batches is not None:
-            return _joined(each for batch in batches for each in _grouped(batch, keys, interval))
+            return joined(each for batch in batches for each in _grouped(batch, keys, interval))
         found = (
             self.read()
             .where(interval.rows.spark())
@@ -267,7 +262,7 @@ class Changelog:
             )
             .agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
         )
-        return _joined(row.asDict() for row in found.collect())
+        return joined(row.asDict() for row in found.collect())
 
     def rows_of(self, database: str, table: str) -> DataFrame:
         """The row changes of one table, by the name it had then."""
@@ -307,9 +302,21 @@ class FreshFiles:
         return Changelog(tables, identifier, version, self._files)
 
 
+def by_arrival(events: pa.Table) -> pa.Table:
+    """Events in the order of their arrival, as far as their columns tell it."""
+    order = [(name, "ascending") for name in _PLACE if name in events.column_names]
+    table: pa.Table = events.sort_by(order)
+    return table
+
+
+def named(database: str, table: str) -> Condition:
+    """Events of one table, by the name it had then."""
+    return equal("database", database) & equal("table", table)
+
+
 def of_table(database: str, table: str) -> Condition:
     """Row changes of one table."""
-    return every(OF_ROWS, equal("database", database), equal("table", table))
+    return OF_ROWS & named(database, table)
 
 
 def _grouped(
@@ -332,8 +339,8 @@ def _grouped(
         yield row
 
 
-def _joined(rows: Iterable[dict[str, Any]]) -> list[Group]:
-    """Groups of rows of which some differ in their flags only, or were counted in parts."""
+def joined(rows: Iterable[dict[str, Any]]) -> list[Group]:
+    """Groups from what was counted by their columns and flags, maybe in parts."""
     found: dict[Group, Group] = {}
     for row in rows:
         flags = row.pop("flags") or 0

@@ -7,7 +7,6 @@ what is to be done about them. That is seldom and concerns few tables, so all of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -17,15 +16,16 @@ from pyspark.sql import functions as F
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
 from tidegate.lake.apply import Applier
-from tidegate.lake.changelog import PARTIAL, Changelog, Group
+from tidegate.lake.changelog import TOLD, Changelog, Group, by_arrival, joined, named
+from tidegate.lake.conditions import above, equal, is_null, some
 from tidegate.lake.plan import Rows
 from tidegate.lake.quarantine import PLACE
 from tidegate.lake.rows import RowReader
-from tidegate.model import EventFlag
 
 LATE = "_late"
-_TOLD = [*PLACE, "event", "kind", "commit_ts", "database", "table", "shape", "schema_version"]
-_TOLD += ["ddl", "schema", "error"]
+_TELLS_OF_TABLES = some(
+    equal("kind", "watermark"), equal("kind", "ddl"), equal("kind", "schema") & is_null("shape")
+)
 
 
 class LateLog:
@@ -43,11 +43,12 @@ class LateLog:
 
     def control_events(self) -> pa.Table:
         """Late watermarks, statements and table schemas, in the order of arrival."""
-        return _table(self._events.where(F.col(LATE) & _tells_of_tables()))
+        return _table(self._events.where(F.col(LATE) & _TELLS_OF_TABLES.spark()))
 
     def schemas_of(self, names: Iterable[Name]) -> pa.Table:
         """All that was told of the schemas of tables."""
-        return _table(self._events.where(_any(map(of_table, names)) & _tells_of_tables()))
+        of_tables = some(*(named(*name) for name in names)).spark()
+        return _table(self._events.where(of_tables & _TELLS_OF_TABLES.spark()))
 
     def statements_since(self, ts: int) -> pa.Table:
         """The statements at or after a commit_ts that are not late."""
@@ -64,9 +65,8 @@ class LateLog:
 
     def since(self, first: dict[Name, int], until: int | None) -> DataFrame:
         """The rows of tables from an instant of each up to another; LATE tells which are late."""
-        ts = F.col("commit_ts")
-        wanted = _any(of_table(name) & (ts >= F.lit(at)) for name, at in first.items())
-        return self._rows(until).where(wanted)
+        wanted = (named(*name) & above("commit_ts", at - 1) for name, at in first.items())
+        return self._rows(until).where(some(*wanted).spark())
 
     def _rows(self, until: int | None) -> DataFrame:
         rows = self._events.where(F.col("kind").isin(*ROW_KINDS))
@@ -75,18 +75,10 @@ class LateLog:
 
 def groups_of(rows: DataFrame) -> list[Group]:
     """What rows there are, counted by table, kind and shape."""
-    found = rows.groupBy("database", "table", "kind", "shape", "schema_version", LATE).agg(
-        F.count("*").alias("rows"),
-        F.min("commit_ts").alias("first_ts"),
-        F.bit_or("flags").alias("flags"),
-    )
-    groups = []
-    for row in found.collect():
-        told = row.asDict()
-        flags, late = told.pop("flags") or 0, told.pop(LATE)
-        moved, partial = bool(flags & EventFlag.MOVED), int(flags & PARTIAL)
-        groups.append(Group(**told, segment=0, late=late, moved=moved, partial=partial))
-    return groups
+    found = rows.groupBy(
+        "database", "table", "kind", "shape", "schema_version", F.col(LATE).alias("late"), "flags"
+    ).agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
+    return joined({**row.asDict(), "segment": 0} for row in found.collect())
 
 
 class Mender(Applier):
@@ -100,7 +92,7 @@ class Mender(Applier):
         self._late_rows = rows
 
     def _rows(self, step: Rows) -> None:
-        changes = self._late_rows.where(of_table(step.name))
+        changes = self._late_rows.where(named(*step.name).spark())
         touched = F.col(LATE)
         reader = RowReader(step.schema, step.layouts, self._zone, step.sent, touched)
         key = step.schema.handle_key()
@@ -114,20 +106,5 @@ class Mender(Applier):
             self._keyless(step, reader.whole_rows(changes))
 
 
-def of_table(name: Name) -> Column:
-    """Whether an event is of a table, by the name it had then."""
-    return (F.col("database") == name.database) & (F.col("table") == name.table)
-
-
-def _tells_of_tables() -> Column:
-    kind = F.col("kind")
-    return kind.isin("watermark", "ddl") | ((kind == "schema") & F.col("shape").isNull())
-
-
-def _any(conditions: Iterable[Column]) -> Column:
-    return reduce(Column.__or__, conditions, F.lit(False))
-
-
 def _table(events: DataFrame) -> pa.Table:
-    found: pa.Table = events.select(*_TOLD).toArrow()
-    return found.sort_by([(name, "ascending") for name in (*PLACE, "event")])
+    return by_arrival(events.select(*TOLD).toArrow())

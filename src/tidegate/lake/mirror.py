@@ -23,7 +23,7 @@ from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
 from tidegate.lake.apply import Applier
-from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets
+from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets, named
 from tidegate.lake.conditions import NEVER, Condition, above, equal, every, some, up_to
 from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
@@ -282,12 +282,7 @@ class Mirror:
         applied, beyond = self.state.applied_ts, self.state.offsets.beyond()
         if not self.gate.has_watermarks:
             return Interval(OF_ROWS & beyond, cuts, order=BY_ARRIVAL)
-        closed = some(
-            *(
-                equal("database", database) & equal("table", table)
-                for database, table in self.gate.closed_tables
-            )
-        )
+        closed = some(*(named(*each) for each in self.gate.closed_tables))
         then = equal("commit_ts", applied)
         fresh = above("commit_ts", applied) & up_to("commit_ts", target)
         rows = OF_ROWS & (fresh | every(then, beyond, ~closed))
