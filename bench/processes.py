@@ -13,6 +13,7 @@ from pathlib import Path
 DRIVER, JVM, WORKERS = "driver Python", "JVM", "Python workers"
 ROLES = (JVM, WORKERS, DRIVER)
 
+_GONE = FileNotFoundError, ProcessLookupError
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -65,14 +66,14 @@ def _children(pid: int) -> Iterator[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             yield from map(int, task.read_text().split())
-        except FileNotFoundError:  # the thread has just ended
+        except _GONE:  # the thread has just ended
             continue
 
 
 def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:  # the process has just ended
+    except _GONE:  # the process has just ended
         return b""
 
 
@@ -81,7 +82,7 @@ def _usage(pid: int) -> Usage | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (FileNotFoundError, ProcessLookupError):
+    except _GONE:
         return None
     # After the name, which is in parentheses and may hold anything: utime, stime and those of
     # children that have ended are the 12th to 15th.
