@@ -584,8 +584,8 @@ class IcebergFormat(TableFormat):
             columns = to_arrow_schema(self.spark.table(identifier).schema)
             partition_by = tuple(each.name() for each in table.spec().fields())
             schema = with_field_ids(columns, told)
-            kept = [each.removeprefix(_METRICS) for each in self.properties(identifier)]
-            bounded = tuple(each.name for each in schema if each.name in kept)
+            kept = self.properties(identifier)
+            bounded = tuple(each.name for each in schema if _METRICS + each.name in kept)
             writer = LogWriter(str(folder), schema, partition_by, bounded)
             self._log_writers[identifier] = writer
         return writer
