@@ -25,6 +25,8 @@ from tidegate.lake.snapshots import MirrorState
 from tidegate.model import LakeError
 from tidegate.model.tso import tso_from_datetime
 
+_FIRST = datetime.fromtimestamp(0, UTC)
+"""No TSO tells an earlier time."""
 _MARGIN_SECONDS = 0.5
 """What may pass between reckoning how long versions are kept and forgetting the others."""
 
@@ -49,10 +51,11 @@ def maintain(
     if state is None:
         return
     now = datetime.now(UTC)
-    since = min(state.applied_ts, tso_from_datetime(now - keep))
+    start = max(now - keep, _FIRST)
+    since = min(state.applied_ts, tso_from_datetime(start))
     written = _oldest_needed(lake, since)
     for snapshot in sorted(lake.snapshots.at(), key=lambda found: found.name):
-        oldest = min(written.get(snapshot.name, datetime.min.replace(tzinfo=UTC)), now - keep)
+        oldest = min(written.get(snapshot.name, datetime.min.replace(tzinfo=UTC)), start)
         on_table(str(snapshot.name))
         # Counted from now: the tables before this one have taken their time.
         passed = datetime.now(UTC)
@@ -64,7 +67,7 @@ def maintain(
     for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
         name = f"{OWN_DATABASE}.{parts_of(identifier)[-1]}"
         on_table(name)
-        yield _one(lake, identifier, name, keep.total_seconds())
+        yield _one(lake, identifier, name, (now - start).total_seconds())
 
 
 def obstacle(lake: Lake, state: MirrorState | None) -> LakeError | None:
