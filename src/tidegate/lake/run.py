@@ -83,7 +83,6 @@ class MirrorRun:
         self._on_progress = on_progress
         self._boundary = boundary
         self._counted = ""
-        self._counted_batch = -1
         self._checkpoint = Checkpoint(lake.spark, f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}")
 
     def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
@@ -262,11 +261,10 @@ class MirrorRun:
         told = last.sources[0].metrics if last.sources else {}
         text = told.get("maxOffsetsBehindLatest") if told else None
         self.progress.behind = None if text is None else int(float(text))
-        # Each counts once. Spark keeps the last hundred, and to ask for all of them takes time.
-        missed = last.batchId > self._counted_batch + 1
-        for each in query.recentProgress if missed else [last]:
+        # Spark keeps the last hundred; each is to be counted once.
+        for each in query.recentProgress:
             if each.timestamp > self._counted:
-                self._counted, self._counted_batch = each.timestamp, each.batchId
+                self._counted = each.timestamp
                 self.progress.messages += each.numInputRows
 
     def _finish_batch(self, query: StreamingQuery) -> None:
