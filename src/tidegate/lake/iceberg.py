@@ -635,7 +635,8 @@ class IcebergFormat(TableFormat):
         for _ in range(_MOST_VERSIONS):
             if version == since:
                 return self._log_files(table, files)
-            snapshot = table.snapshot(version)
+            # The first version has none before it.
+            snapshot = None if version is None else table.snapshot(version)
             if snapshot is None or snapshot.operation() != "append":
                 return None
             files.extend(snapshot.addedDataFiles(table.io()))
