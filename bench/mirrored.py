@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+from bench.feeds import uri
 from bench.processes import ROLES, usage
 from tidegate.lake import Feed, Lake, LakePlace, MirrorRun, session_settings
 from tidegate.spark import changes, session
@@ -54,8 +55,8 @@ def main() -> None:
     watch = Watch()
     watch.start()
     lake = Lake(spark, place)
-    uri = f"kafka://{broker}/{topic}?protocol=canal-json&enable-tidb-extension=true"
-    feed = Feed(changes(spark, uri, max_per_trigger=MAX_PER_TRIGGER), {"topic": topic})
+    messages = changes(spark, uri(broker, topic), max_per_trigger=MAX_PER_TRIGGER)
+    feed = Feed(messages, {"topic": topic})
     opened = time.monotonic()
     progress = MirrorRun(lake, feed).once()
     seconds = time.monotonic() - started

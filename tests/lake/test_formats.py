@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from tidegate.feed.ddl import TableChange, transition
@@ -360,9 +364,16 @@ def test_upkeep_keeps_rows_and_position(table: Table) -> None:
     for number in (3, 4):
         table.merge((number, None, None, None, "u"), (1, f"{number}", None, None, "u"))
     rows = table.rows()
+    names = table.tables.read(table.identifier).select(F.input_file_name()).collect()
+    written = Path(urlsplit(names[0][0]).path)
+    orphan = written.with_name("cut-off.parquet")  # what a killed process leaves
+    orphan.write_bytes(written.read_bytes())
+    long_ago = time.time() - 3 * 86_400
+    os.utime(orphan, (long_ago, long_ago))
     done = table.tables.maintain(table.identifier, keep_seconds=0)
     assert done["data files joined"] >= 2
     assert done["data files removed"] >= 2
+    assert not orphan.exists()
     table.check_position()
     assert table.rows() == rows
     table.merge((1, "after", None, None, "u"))

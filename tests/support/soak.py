@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from tests.support.corpus import Message
 from tests.support.kafka import Broker, broker
-from tests.support.table_model import Table, TableModel
+from tests.support.table_model import model_of
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.wire import decode_batch
@@ -350,21 +350,12 @@ def check(lake: Lake, soak: Soak, *, instants: int) -> int:
     assert state.applied_ts == recorded[-1] == feed.last_ts
     sample = random.Random(soak.seed).sample(recorded, min(instants, len(recorded)))
     for ts in sorted({*sample, recorded[-1]}):
-        actual, truth = contents(lake, ts), expected(_model(feed.workload, ts))
+        actual, truth = contents(lake, ts), expected(model_of(feed.workload.at(ts)))
         assert actual.keys() == truth.keys(), ts
         for name, rows in truth.items():
             assert actual[name] == rows, (ts, name)
     _check_changelog(lake, soak)
     return len(recorded)
-
-
-def _model(source: Workload, ts: int) -> TableModel:
-    model = TableModel()
-    for name, told in source.at(ts).tables.items():
-        names = told.schema.column_names
-        rows = {key: dict(zip(names, row, strict=True)) for key, row in told.rows.items()}
-        model.tables[name] = Table(told.schema, dict(rows))
-    return model
 
 
 def _check_changelog(lake: Lake, soak: Soak) -> None:

@@ -184,15 +184,19 @@ _ACTIONS = {
 }
 
 
+def model_of(truth: Truth) -> TableModel:
+    """What a workload knows to be true."""
+    model = TableModel()
+    for name, told in truth.tables.items():
+        names = told.schema.column_names
+        rows = {key: dict(zip(names, row, strict=True)) for key, row in told.rows.items()}
+        model.tables[name] = Table(told.schema, rows)
+    return model
+
+
 def state_of(truth: Truth) -> dict[Name, dict[tuple[str | None, ...], Row]]:
-    """What a workload knows to be true, as `TableModel.state` has it."""
-    return {
-        name: {
-            key: dict(zip(table.schema.column_names, row, strict=True))
-            for key, row in table.rows.items()
-        }
-        for name, table in truth.tables.items()
-    }
+    """The same, as `TableModel.state` has it."""
+    return model_of(truth).state()
 
 
 # --- as SELECT shows it ---------------------------------------------------------------------------

@@ -204,7 +204,8 @@ class _Say:
             "mirrored",
             f"\n{upstream.name}: {progress.rows:,} rows mirrored in {seconds:.1f} s "
             f"({per_second:,} rows/s; reading {progress.ingest_seconds:.1f} s, applying "
-            f"{progress.apply_seconds:.1f} s), {progress.steps} snapshots, up to "
+            f"{progress.apply_seconds:.1f} s), {progress.steps} snapshot"
+            f"{'' if progress.steps == 1 else 's'}, up to "
             f"{instant(progress.applied_ts)}",
             workload=upstream.name,
             rows=progress.rows,

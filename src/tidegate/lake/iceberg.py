@@ -105,6 +105,8 @@ _ORDERED_TYPES = (IntegerType, LongType)
 _MOST_VERSIONS = 1_000
 """Of a log, between two looks at what was added; above that the whole table is planned anew."""
 _METRICS = "write.metadata.metrics.column."
+_ORPHAN_AGE = timedelta(hours=25)
+"""How old files of no version must be to go; Iceberg takes no less than a day."""
 _FEW_KEYS = 200
 """Up to so many keys Iceberg looks for each of them in the bounds of files."""
 
@@ -685,30 +687,25 @@ class IcebergFormat(TableFormat):
             self._load(identifier).updateProperties().set(POSITION, str(position)).commit()
         texts = [_literal(text) for option in options.items() for text in option]
         given = f", options => map({', '.join(texts)})" if options else ""
-        found = self._call("rewrite_data_files", identifier, given)
-        assert found is not None
+        (found,) = self._call("rewrite_data_files", identifier, given)
         return found
 
-    def _call(self, procedure: str, identifier: str, arguments: str = "") -> Row | None:
+    def _call(self, procedure: str, identifier: str, arguments: str = "") -> list[Row]:
         _, *name = parts_of(identifier)
         system = quoted(self._catalog_name) + ".system"
         return self.spark.sql(
             f"CALL {system}.{procedure}(table => {_literal(quoted(*name))}{arguments})"
-        ).head()
+        ).collect()
 
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         oldest = datetime.now(UTC) - timedelta(seconds=keep_seconds)
         files = self._rewrite_files(
             identifier, {"delete-file-threshold": "1", "remove-dangling-deletes": "true"}
         )
-        manifests = self._call("rewrite_manifests", identifier)
-        expired = self._call(
-            "expire_snapshots",
-            identifier,
-            f", older_than => TIMESTAMP '{oldest:%Y-%m-%d %H:%M:%S.%f}+00:00'",
-        )
-        assert manifests is not None
-        assert expired is not None
+        (manifests,) = self._call("rewrite_manifests", identifier)
+        (expired,) = self._call("expire_snapshots", identifier, _older_than(oldest))
+        # In a folder of our own making; where a catalog chooses them, tables may share one.
+        orphans = self._remove_orphans(identifier) if self._place.catalog is None else 0
         return {
             "data files joined": files["rewritten_data_files_count"],
             "data files written": files["added_data_files_count"],
@@ -718,7 +715,16 @@ class IcebergFormat(TableFormat):
             + expired["deleted_equality_delete_files_count"],
             "manifests removed": expired["deleted_manifest_files_count"],
             "snapshots removed": expired["deleted_manifest_lists_count"],
+            "orphan files removed": orphans,
         }
+
+    def _remove_orphans(self, identifier: str) -> int:
+        """Removes what was written for commits that never came; how many files that were.
+
+        Only those of yesterday and before: a commit may be under way.
+        """
+        before = datetime.now(UTC) - _ORPHAN_AGE
+        return len(self._call("remove_orphan_files", identifier, _older_than(before)))
 
 
 _MERGE_SETTINGS = {
@@ -854,6 +860,11 @@ def _bound(kind: pa.DataType, value: int | str) -> bytes:
 
 def _nulls(columns: Sequence[str]) -> Column:
     return F.array(*(F.col(quoted(name)).isNull() for name in columns))
+
+
+def _older_than(instant: datetime) -> str:
+    """An argument of a procedure."""
+    return f", older_than => TIMESTAMP '{instant:%Y-%m-%d %H:%M:%S.%f}+00:00'"
 
 
 def _literal(value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -44,13 +44,10 @@ from tidegate.lake.policy import Policy, SchemaChangeRefused
 from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
+from tidegate.lake.schemas import RowSchemas
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.lake.upstream_rows import check_upstream
-from tidegate.model import Column as SchemaColumn
-from tidegate.model import Flag, TableSchema
 from tidegate.model.tso import LOGICAL_BITS
-from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.shapes import Shape
 
 MAX_STATEMENTS = 100
 """How many statements a step takes at most; an instant before the next one is as good as any."""
@@ -123,6 +120,7 @@ class Mirror:
         self._boundary = boundary
         found = lake.snapshots.state()
         self.state = found or MirrorState(gate=Gate(watermarks=watermarks), feed=dict(feed or {}))
+        self._schemas = RowSchemas(self.state.cache)
         self._seen = _Seen(self.state.offsets)
         self._fresh = FreshFiles()
         self._retried = Quarantine(lake).last_time()
@@ -172,7 +170,7 @@ class Mirror:
             statements, target = self._before_schema_change(statements, target)
         interval = self._interval(target, statements)
         groups = changelog.groups(interval)
-        self._learn_shapes(changelog, groups)
+        self._schemas.learn_shapes(changelog, groups)
         lower = self._before_waiting(groups)
         if lower is not None and again is None:
             if lower <= self.state.applied_ts:
@@ -201,7 +199,7 @@ class Mirror:
         fresh = changelog.offsets_beyond(self._seen.offsets)
         state.gate.add_partitions(sorted(fresh))
         state.gate.observe(events)
-        state.cache.add(_as_changes(events))
+        self._schemas.learn(events)
         self._seen.statements.append(events.filter(pc.equal(events["kind"], "ddl")))
         bad = self._bad(events)
         state.bad += len(bad)
@@ -288,6 +286,17 @@ class Mirror:
         rows = OF_ROWS & (fresh | every(then, beyond, ~closed))
         return Interval(rows, cuts, applied, OF_ROWS & then & ~beyond)
 
+    def _before_waiting(self, groups: list[Group]) -> int | None:
+        """The last instant before the first row whose schema has not come yet; None: none waits."""
+        self.waiting = {}
+        first = None
+        for group in groups:
+            key = self._schemas.missing(group)
+            if key is not None:
+                self.waiting[key] = self.waiting.get(key, 0) + group.rows
+                first = group.first_ts if first is None else min(first, group.first_ts)
+        return None if first is None else first - 1
+
     # --- what came late ---------------------------------------------------------------------------
 
     def _mend(self) -> StepReport | None:
@@ -299,7 +308,7 @@ class Mirror:
         log = LateLog(changelog, places, ~state.offsets.beyond().spark())
         events = log.control_events()
         state.gate.observe(events)
-        state.cache.add(_as_changes(events))
+        self._schemas.learn(events)
         ddl = events.filter(pc.equal(events["kind"], "ddl"))
         is_late = pc.less(ddl["commit_ts"], state.applied_ts)
         self._seen.statements.append(ddl.filter(pc.invert(is_late)))
@@ -361,10 +370,10 @@ class Mirror:
         self, changelog: Changelog, log: LateLog, judged: Judgement, groups: list[Group]
     ) -> list[Group]:
         """The rows whose schemas are known; tables of others are stopped."""
-        self._learn_shapes(changelog, groups)
-        if any(map(self._missing_schema, groups)):  # forgotten: the changelog still has it
-            self.state.cache.add(_as_changes(log.schemas_of(judged.since)))
-        for key in filter(None, map(self._missing_schema, groups)):
+        self._schemas.learn_shapes(changelog, groups)
+        if any(map(self._schemas.missing, groups)):  # forgotten: the changelog still has it
+            self._schemas.learn(log.schemas_of(judged.since))
+        for key in filter(None, map(self._schemas.missing, groups)):
             judged.stop(Name(key.database, key.table), NO_SCHEMA)
         gone = {name.folded for name in judged.stopped}
         return [group for group in groups if Name(group.database, group.table).folded not in gone]
@@ -379,53 +388,6 @@ class Mirror:
         start = Position(min([end.ts, *(each.commit_ts for each in judged.created)]))
         planner.plan([Statement(each, start) for each in judged.created], [])
         return planner.plan([], groups)
-
-    # --- shapes and schemas -----------------------------------------------------------------------
-
-    def _learn_shapes(self, changelog: Changelog, groups: list[Group]) -> None:
-        shapes = self.state.cache.shapes
-        unknown: dict[tuple[str, str], set[int]] = {}
-        for group in groups:
-            if shapes.shape(group.shape) is None:
-                unknown.setdefault((group.database, group.table), set()).add(group.shape)
-        if unknown:
-            for batch in changelog.shapes(unknown).to_batches():
-                shapes.add(batch)
-
-    def _before_waiting(self, groups: list[Group]) -> int | None:
-        """The last instant before the first row whose schema has not come yet; None: none waits."""
-        self.waiting = {}
-        first = None
-        for group in groups:
-            key = self._missing_schema(group)
-            if key is not None:
-                self.waiting[key] = self.waiting.get(key, 0) + group.rows
-                first = group.first_ts if first is None else min(first, group.first_ts)
-        return None if first is None else first - 1
-
-    def _missing_schema(self, group: Group) -> SchemaKey | None:
-        """The schema without which the rows cannot be read."""
-        if group.schema_version is None:
-            return None
-        key = SchemaKey(group.database, group.table, group.schema_version)
-        return key if self.state.cache.schema(*key) is None else None
-
-    def _layouts(
-        self, groups: list[Group]
-    ) -> tuple[
-        dict[tuple[int, int | None], tuple[str, ...]], dict[tuple[int, int | None], TableSchema]
-    ]:
-        names, schemas = {}, {}
-        for group in groups:
-            key = (group.shape, group.schema_version)
-            shape = self.state.cache.shape(*key)
-            names[key] = tuple(column.name for column in shape.columns)
-            schemas[key] = shape.schema or schema_of(shape)
-        return names, schemas
-
-    def _tells_key(self, group: Group) -> bool:
-        shape = self.state.cache.shapes.shape(group.shape)
-        return shape is not None and bool(shape.keys)
 
     # --- doing it ---------------------------------------------------------------------------------
 
@@ -511,9 +473,9 @@ class Mirror:
         return Planner(
             self.state.tables,
             self.state.book,
-            *self._layouts(groups),
+            *self._schemas.layouts(groups),
             end,
-            {group.shape for group in groups if self._tells_key(group)},
+            self._schemas.shapes_with_keys(groups),
             self.settings.routes,
             completes=self.settings.upstream is not None,
             policy=self._policy,
@@ -608,18 +570,6 @@ class Mirror:
         return [table for table in self.state.tables.values() if table.status is Status.STOPPED]
 
 
-def schema_of(shape: Shape) -> TableSchema:
-    """What rows alone tell of a table: names, types, and the key where the wire marks it."""
-    columns = []
-    for column in shape.columns:
-        told = SchemaColumn.of_type(column.name, column.type or "text", code=column.code)
-        flags = None
-        if column.flags is not None:
-            flags = Flag(column.flags) | (Flag.HANDLE_KEY if column.key else Flag(0))
-        columns.append(replace(told, flags=flags, zone=column.zone))
-    return TableSchema(database=shape.database, table=shape.table, columns=tuple(columns))
-
-
 class _Timer:
     def __init__(self) -> None:
         self._start = self._last = time.monotonic()
@@ -636,11 +586,3 @@ class _Timer:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _as_changes(events: pa.Table) -> pa.Table:
-    """Control events with the columns that the schema cache looks at."""
-    missing = [each for each in CHANGE_SCHEMA if each.name not in events.column_names]
-    for each in missing:
-        events = events.append_column(each, pa.nulls(events.num_rows, each.type))
-    return events

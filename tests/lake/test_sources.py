@@ -1,0 +1,118 @@
+"""Feeds mirrored from where users have them, a capture or Kafka, by the settings that users give.
+
+`test_mirror` fills changelogs itself; here a feed goes the whole way, ingest included, and the
+tables are compared at every instant that was recorded. Some feeds, all with TIDEGATE_ALL=1.
+"""
+
+import os
+
+import pyarrow as pa
+import pytest
+
+from tests.feed.test_replay import EVENTUAL, STOPPED, STREAMS, Source
+from tests.lake.test_mirror import check
+from tests.support import corpus
+from tests.support.decoding import PROTOCOLS
+from tests.support.lake import contents, expected
+from tests.support.table_model import model_of
+from tidegate.feed.changefeed import Changefeed
+from tidegate.feed.config import ChangefeedConfig
+from tidegate.lake import Lake
+from tidegate.lake.mirror import Mirror
+from tidegate.lake.run import MirrorRun
+from tidegate.lake.settings import LakeSettings
+from tidegate.lake.source import open_feed
+from tidegate.wire import CAPTURE_SCHEMA, write_capture
+from tidegate.workload import workload
+
+ALL = bool(os.environ.get("TIDEGATE_ALL"))
+WAYS = [("capture", "iceberg"), ("capture", "delta"), ("kafka", "iceberg")]
+CHOSEN = [("bank.simple.json.stream", *WAYS[2]), ("bank.canal.stream", *WAYS[0])]
+
+
+def short_feeds():
+    """A feed of one partition for each of the other scenarios with keys, in each encoding."""
+    others = ("types", "types_ck", "alias", "large", "tall8", "x_flags", "x_nulls", "x_renameswap")
+    found = {}
+    for variant in corpus.variants():
+        is_plain = variant.compression is None and not variant.options & {"cc", "hk", "raw"}
+        tells_instants = variant.protocol != "canal" or "ext" in variant.options
+        if variant.scenario in others and is_plain and tells_instants:
+            found.setdefault((variant.truth, variant.protocol, variant.encoding), variant)
+    return [(variant.name, *WAYS[0]) for variant in found.values()]
+
+
+CASES = (
+    [(variant.name, *way) for variant in STREAMS for way in WAYS] + short_feeds() if ALL else CHOSEN
+)
+
+
+def mirrored(spark, folder, **given):
+    """A lake that has taken in all of a feed, and its mirror as the next run would find it."""
+    settings = LakeSettings(folder=str(folder / "lake"), **given)
+    feed = open_feed(spark, settings)
+    lake = Lake(spark, settings.place, settings.format)
+    MirrorRun(lake, feed, settings.mirror()).once()
+    return lake, Mirror(lake, watermarks=feed.watermarks)
+
+
+def captured(variant, folder):
+    """A golden stream as `tidegate inspect` and `tidegate mirror` read it."""
+    path = folder / "feed.jsonl.gz"
+    messages = [message._asdict() for message in corpus.messages(variant.name)]
+    write_capture(path, [pa.RecordBatch.from_pylist(messages, CAPTURE_SCHEMA)])
+    return str(path)
+
+
+def sent(variant, broker, topic):
+    """The sink URI of a golden stream in a topic of its own."""
+    broker.create(topic, partitions=3)
+    broker.send({topic: corpus.messages(variant.name)})
+    extension = {"enable-tidb-extension": "true"} if variant.options else {}
+    return broker.uri(topic, PROTOCOLS[variant.protocol], **extension)
+
+
+@pytest.mark.parametrize(("name", "way", "table_format"), CASES)
+def test_a_golden_feed_comes_to_the_tables_of_its_source(
+    request, spark, tmp_path, name, way, table_format
+):
+    variant = corpus.variant(name)
+    if way == "kafka":
+        topic = f"mirrored.{name.replace('/', '-')}"
+        source = sent(variant, request.getfixturevalue("kafka"), topic)
+    else:
+        source = captured(variant, tmp_path)
+    lake, mirror = mirrored(spark, tmp_path, source=source, format=table_format)
+    stopped = {tuple(table.name) for table in mirror.stopped()}
+    assert stopped == (STOPPED if variant.scenario == "ddl" else set())
+    if variant in EVENTUAL:
+        truth = expected(Source(variant.truth).at(2**63))
+        actual = contents(lake)
+        assert {name: rows for name, rows in actual.items() if name not in stopped} == truth
+    else:
+        assert mirror.state.applied_ts == mirror.gate.resolved_ts > 0
+        for instant, _ in lake.snapshots.instants():
+            check(lake, mirror, variant, instant)
+
+
+@pytest.mark.parametrize("name", ["bank", "orders"])
+def test_every_snapshot_of_a_workload_is_what_it_knows_to_be_true(spark, tmp_path, name):
+    """All tables at once: what holds across tables upstream holds across them here."""
+    rows, snapshots = (20_000, 40) if ALL else (900, 3)
+    source = workload(name, rows=rows, seed=3, rate=100)
+    uri = "kafka://127.0.0.1:9092/feed?protocol=open-protocol&partition-num=3"
+    feed = Changefeed(ChangefeedConfig.from_uri(uri), clock=None)
+    path = tmp_path / "feed.parquet"
+    write_capture(path, [*map(feed.send, source.batches()), feed.close()])
+    step = rows * 1000 // 100 // snapshots
+    lake, mirror = mirrored(spark, tmp_path, source=str(path), max_step_ms=step)
+    instants = sorted({ts for ts, _ in lake.snapshots.instants()})
+    assert len(instants) >= snapshots
+    assert instants[-1] == feed.watermark
+    for ts in instants:
+        truth = expected(model_of(source.at(ts)))
+        actual = contents(lake, ts)
+        assert actual.keys() == truth.keys(), ts
+        for table, told in truth.items():
+            assert actual[table] == told, (ts, table)
+    assert mirror.stopped() == []
