@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.feed.test_replay import STOPPED, Source, decoded
+from tests.feed.test_replay import SNAPSHOT, STOPPED, Source, decoded
 from tests.support import corpus
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
 from tidegate.lake.maintenance import maintain
@@ -21,7 +21,8 @@ from tidegate.model import LakeError
 from tidegate.model.types import MySQLType
 
 PARTITIONS = [("", number) for number in range(3)]
-# Feeds of every protocol and in how many parts they come; all of them with TIDEGATE_ALL=1.
+# Feeds of every protocol and in how many parts they come; all of them with TIDEGATE_ALL=1 (with
+# Delta in test_sources.py).
 CHOSEN = {
     ("bank.open.b16.stream", "iceberg"): 3,
     ("bank.canal.ext.stream", "delta"): 1,
@@ -30,12 +31,7 @@ CHOSEN = {
 }
 SLOW_DROPS = [("applied", "delta")] if os.environ.get("TIDEGATE_ALL") else []
 if os.environ.get("TIDEGATE_ALL"):
-    CHOSEN |= {
-        (variant.name, table_format): 2
-        for variant in corpus.variants()
-        for table_format in ("iceberg", "delta")
-        if variant.stream and not (variant.protocol == "canal" and not variant.options)
-    }
+    CHOSEN |= {(variant.name, "iceberg"): 2 for variant in SNAPSHOT}
 
 
 def check(lake, mirror, variant, at):

@@ -26,8 +26,10 @@ from tidegate.wire import CAPTURE_SCHEMA, write_capture
 from tidegate.workload import workload
 
 ALL = bool(os.environ.get("TIDEGATE_ALL"))
-WAYS = [("capture", "iceberg"), ("capture", "delta"), ("kafka", "iceberg")]
-CHOSEN = [("bank.simple.json.stream", *WAYS[2]), ("bank.canal.stream", *WAYS[0])]
+CHOSEN = [
+    ("bank.simple.json.stream", "kafka", "iceberg"),
+    ("bank.canal.stream", "capture", "iceberg"),
+]
 
 
 def short_feeds():
@@ -39,12 +41,16 @@ def short_feeds():
         tells_instants = variant.protocol != "canal" or "ext" in variant.options
         if variant.scenario in others and is_plain and tells_instants:
             found.setdefault((variant.truth, variant.protocol, variant.encoding), variant)
-    return [(variant.name, *WAYS[0]) for variant in found.values()]
+    return list(found.values())
 
 
-CASES = (
-    [(variant.name, *way) for variant in STREAMS for way in WAYS] + short_feeds() if ALL else CHOSEN
-)
+CASES = CHOSEN
+if ALL:
+    CASES = [
+        *((variant.name, "kafka", "iceberg") for variant in STREAMS),
+        *((variant.name, "capture", "delta") for variant in STREAMS),
+        *((variant.name, "capture", "iceberg") for variant in short_feeds()),
+    ]
 
 
 def mirrored(spark, folder, **given):

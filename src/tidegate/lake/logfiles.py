@@ -214,13 +214,15 @@ def read_files(
     """Some columns of the rows that meet a condition, file by file."""
     if files:
         found = dataset.dataset([file.path for file in files], format="parquet")
-        # Little read-ahead: memory does not grow with the files.
+        # Arrow's threads read ahead of a slower caller, as far as there are files: without them
+        # memory does not grow with the files.
         for batch in found.to_batches(
             batch_size=_BATCH_ROWS,
             columns=list(columns),
             filter=condition.arrow(),
             batch_readahead=2,
             fragment_readahead=1,
+            use_threads=False,
         ):
             if batch.num_rows:
                 yield batch
