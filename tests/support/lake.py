@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,16 +28,28 @@ def fill(lake: Lake, changes: pa.Table) -> None:
     lake.changelog.add(changes.set_column(changes.column_names.index("topic"), "topic", topic))
 
 
-def contents(lake: Lake, at: int | None = None) -> dict[tuple[str, str], Rows]:
-    """Every table's rows as texts, columns in order, rows sorted."""
+def contents(
+    lake: Lake, at: int | None = None, *, without: Collection[int] = ()
+) -> dict[tuple[str, str], Rows]:
+    """Every table's rows as texts, columns in order, rows sorted.
+
+    `without` are types whose values are left out.
+    """
     found = {}
+    schemas = lake.snapshots.schemas(at) if without else {}
     for name, texts in lake.snapshot_texts(at).items():
         rows = [tuple(row) for row in texts.collect()]
+        if without:
+            kept = [column.code not in without for column in schemas[name].carried]
+            rows = [
+                tuple(value if keep else None for value, keep in zip(row, kept, strict=True))
+                for row in rows
+            ]
         found[tuple(name)] = sorted(rows, key=_key)
     return found
 
 
-def expected(model: TableModel, *, without: Iterable[int] = ()) -> dict[tuple[str, str], Rows]:
+def expected(model: TableModel, *, without: Collection[int] = ()) -> dict[tuple[str, str], Rows]:
     """What a lake is to hold: dates that are none are NULL there, by rule."""
     found = {}
     for name, table in model.tables.items():
