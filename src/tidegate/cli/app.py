@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tidegate")
 def commands() -> None:
-    """Reads, writes, inspects and converts what TiCDC sends."""
+    """Mirrors TiDB into lakehouse tables from what TiCDC sends; shows, makes and converts that."""
 
 
 def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,6 +82,48 @@ def _output_option(command: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="Text for eyes, or JSON lines for programs.",
     )(command)
+
+
+def _changefeed_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--changefeed",
+        type=click.Path(exists=True, dir_okay=False),
+        help="The TOML file of the changefeed; the sink URI wins over it.",
+    )(command)
+
+
+_WORKLOADS = click.Choice(["bank", "orders", "sysbench"])
+
+
+def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What says which changes a workload makes."""
+    options = [
+        click.option(
+            "--rows",
+            type=click.IntRange(min=0),
+            default=10_000,
+            show_default=True,
+            help="How many row changes the workload makes; DDL and watermarks come on top.",
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Which changes: the same seed gives the same.",
+        ),
+        click.option(
+            "--option",
+            "settings",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` "
+            "lists them.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @commands.command()
@@ -129,11 +171,7 @@ def inspect(source: str, **options: Any) -> int:
     metavar="URI",
     help="In place of --to: the sink URI of a changefeed, whose rules say what goes where.",
 )
-@click.option(
-    "--changefeed",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The TOML file of that changefeed.",
-)
+@_changefeed_option
 @_source_options
 @_output_option
 def convert(source: str, destination: str | None, **options: Any) -> int:
@@ -172,11 +210,7 @@ def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("source", required=False)
 @_lake_options
 @click.option("--once", is_flag=True, help="End when all that the feed has now is in the tables.")
-@click.option(
-    "--changefeed",
-    type=click.Path(exists=True, dir_okay=False),
-    help="The TOML file of the changefeed.",
-)
+@_changefeed_option
 @click.option(
     "--format",
     "format_name",
@@ -270,36 +304,15 @@ def read(name: str | None, **options: Any) -> int:
 
 
 @commands.command()
-@click.argument("name", metavar="WORKLOAD", type=click.Choice(["bank", "orders", "sysbench"]))
+@click.argument("name", metavar="WORKLOAD", type=_WORKLOADS)
 @click.argument("destination", metavar="DEST")
 @click.option(
     "--sink-uri",
     help="TiCDC's sink URI, of which the settings count; by default Canal-JSON with the TiDB "
     "extension, and 3 partitions.",
 )
-@click.option(
-    "--changefeed",
-    type=click.Path(exists=True, dir_okay=False),
-    help="TiCDC's changefeed file; the sink URI wins over it.",
-)
-@click.option(
-    "--rows",
-    type=click.IntRange(min=0),
-    default=10_000,
-    show_default=True,
-    help="How many row changes; DDL and watermarks come on top.",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which changes."
-)
-@click.option(
-    "--option",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` lists "
-    "them.",
-)
+@_changefeed_option
+@_workload_options
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
@@ -323,11 +336,7 @@ def generate(name: str, destination: str, **options: Any) -> int:
 @commands.command()
 @click.argument("source")
 @click.argument("destination", metavar="DEST")
-@click.option(
-    "--changefeed",
-    type=click.Path(exists=True, dir_okay=False),
-    help="TiCDC's changefeed file of SOURCE.",
-)
+@_changefeed_option
 @click.option(
     "--to-changefeed",
     type=click.Path(exists=True, dir_okay=False),
@@ -374,19 +383,9 @@ def bridge(source: str, destination: str, **options: Any) -> int:
 @commands.command()
 @_lake_options
 @click.option(
-    "--workload",
-    type=click.Choice(["bank", "orders", "sysbench"]),
-    help="Compare with what this workload knows to be true.",
+    "--workload", type=_WORKLOADS, help="Compare with what this workload knows to be true."
 )
-@click.option(
-    "--rows", type=click.IntRange(min=0), default=10_000, show_default=True, help="Of the workload."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the workload."
-)
-@click.option(
-    "--option", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of the workload."
-)
+@_workload_options
 @click.option("--capture", metavar="FILE", help="Compare with what this capture comes to.")
 @click.option(
     "--mysql",
