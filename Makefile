@@ -15,7 +15,8 @@ ROUNDS ?= 50
 ARGS ?=
 
 # Tests go in so many processes, each with a Spark and a Kafka of its own; a file stays in one.
-SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist loadfile
+# In their order: the long files of the lake come before the many short ones of the wire, not last.
+SIDE_BY_SIDE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -92,7 +93,7 @@ demo: setup jars ## mirror two made-up databases into lakes and check every snap
 .PHONY: test
 test: lint jars ## run every check: lint, types, tests, and the wire tests on the portable build
 	@echo "test: pytest"
-	@$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
+	@$(RUN) -m pytest $(SIDE_BY_SIDE) --durations 20 --durations-min 10 $(ARGS)
 	@$(MAKE) portable
 
 .PHONY: portable
