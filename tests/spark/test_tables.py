@@ -150,7 +150,7 @@ def test_every_table_of_a_feed_is_typed_by_name(name: str) -> None:
         schema = schema_from_rows(told(rows), database, named)
         columns = columns_of(schema)
         decoding = Decoding(Reading(protocol_of(name)), cast(TallyCounter, NoCounter()))
-        typing = Typing(decoding, database, named, columns, True, "UTC", None)
+        typing = Typing(decoding, database, named, columns, True, "UTC")
         found = [row for part in typing([messages(name)]) for row in part.to_pylist()]
         due = expected(rows, shapes, schema, columns)
         # Not by ==: NaN is not equal to itself, and 1 is to True.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BooleanType, StructType
+from pyspark.sql.types import StructType
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.schema_cache import SchemaCache, SchemaKey
@@ -48,7 +48,7 @@ _SCHEMA = pa.schema([*CHANGE_SCHEMA, (CONTROL, pa.bool_())])
 
 def columns() -> StructType:
     """The columns of the changelog: those of a change batch, and CONTROL."""
-    schema: StructType = from_arrow_schema(CHANGE_SCHEMA).add(CONTROL, BooleanType())
+    schema: StructType = from_arrow_schema(_SCHEMA)
     for each in schema:
         each.nullable = True
     return schema

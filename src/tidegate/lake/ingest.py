@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -80,7 +79,7 @@ def _to_files(
     messages = message_columns(found.messages)
     if wanted is not None:
         messages = messages.where(wanted.spark())
-    work = _Writing(Decoding(found.reading, found.counter), writer, found.start_ts)
+    work = _Writing(found.decoding, writer)
 
     done = json.loads(tables.properties(changelog.identifier).get(_BATCH, "{}"))
 
@@ -106,19 +105,7 @@ class _Writing:
 
     decoding: Decoding
     writer: LogWriter
-    start_ts: int | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.writer.write(
-            events for changes in self.decoding(batches) for events in self._events(changes)
-        )
-
-    def _events(self, changes: pa.RecordBatch) -> list[pa.RecordBatch]:
-        events = as_rows(pa.Table.from_batches([changes]))
-        if self.start_ts is not None:
-            kind, ts = events["kind"], events["commit_ts"]
-            timeless = pc.or_(pc.is_null(ts), pc.is_in(kind, pa.array(["schema", "error"])))
-            later = pc.fill_null(pc.greater(ts, self.start_ts), False)
-            events = events.filter(pc.or_(timeless, later))
-        found: list[pa.RecordBatch] = events.combine_chunks().to_batches()
-        return found
+        tables = (as_rows(pa.Table.from_batches([each])) for each in self.decoding(batches))
+        return self.writer.write(batch for table in tables for batch in table.to_batches())

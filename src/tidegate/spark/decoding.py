@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -80,19 +81,21 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What Spark sends to its Python workers: from batches of messages to change batches."""
+    """What Spark sends to its Python workers: from batches of messages to change batches.
+
+    These have only what was committed after `start_ts`, if that is given, and what has no time:
+    schemas and errors.
+    """
 
     reading: Reading
     counter: TallyCounter
+    start_ts: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _, changes in self.decoded(batches):
-            yield mark_moves(changes)
+        return map(mark_moves, self.decoded(batches))
 
-    def decoded(
-        self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-        """Each part of the messages that is decoded at a time, with its changes."""
+    def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same, but updates that take a row to another key are not marked as such."""
         decode_messages = self.reading.decoder()
         forget_zip_importers()
         for batch in batches:
@@ -101,7 +104,14 @@ class Decoding:
                 changes = decode_messages(messages)
                 spent = time.perf_counter_ns() - started
                 self.counter.add(Tally.of(messages, changes, spent))
-                yield messages, changes
+                yield self._later(changes)
+
+    def _later(self, changes: pa.RecordBatch) -> pa.RecordBatch:
+        if self.start_ts is None:
+            return changes
+        ts = changes["commit_ts"]
+        timeless = pc.or_(pc.is_null(ts), pc.is_in(changes["kind"], pa.array(["schema", "error"])))
+        return changes.filter(pc.or_(timeless, pc.fill_null(pc.greater(ts, self.start_ts), False)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +128,11 @@ class Origin:
     start_ts: int | None = None
     whole: Callable[[], DataFrame] | None = None
     watermarks: bool | None = None
+
+    @property
+    def decoding(self) -> Decoding:
+        """How its messages become changes."""
+        return Decoding(self.reading, self.counter, self.start_ts)
 
 
 _ORIGINS: WeakKeyDictionary[DataFrame, Origin] = WeakKeyDictionary()
@@ -164,13 +179,13 @@ def decode(
     """
     reading = Reading(protocol, encoding, compression, claim_check)
     reading.check()
-    counter = TallyCounter.start(df.sparkSession)
-    return remember(decode_as(df, reading, counter), Origin(df, reading, counter))
+    return changes_of(Origin(df, reading, TallyCounter.start(df.sparkSession)))
 
 
-def decode_as(df: DataFrame, reading: Reading, counter: TallyCounter) -> DataFrame:
-    """`decode`, with settings that are known to be right."""
-    return message_columns(df).mapInArrow(Decoding(reading, counter).__call__, CHANGE_TYPE)
+def changes_of(found: Origin) -> DataFrame:
+    """The changes in messages whose settings are known to be right."""
+    messages = message_columns(found.messages)
+    return remember(messages.mapInArrow(found.decoding.__call__, CHANGE_TYPE), found)
 
 
 def message_columns(df: DataFrame) -> DataFrame:

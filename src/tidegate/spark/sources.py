@@ -15,13 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tidegate.feed.config import ChangefeedConfig, SinkUri
 from tidegate.feed.topic import TopicExpression
 from tidegate.model import ConfigError, SourceError, physical_ms
 from tidegate.spark import captures
-from tidegate.spark.decoding import Origin, Reading, decode_as, remember
+from tidegate.spark.decoding import Origin, Reading, changes_of
 from tidegate.spark.metrics import TallyCounter
 from tidegate.wire import sniff_all
 
@@ -101,8 +100,6 @@ def changes(
             spark, path or str(source), told, batch, max_per_trigger, options or {}
         )
     reading.check()
-    counter = TallyCounter.start(spark)
-    found = after(decode_as(messages, reading, counter), start_ts)
 
     def whole() -> DataFrame:
         return changes(
@@ -119,15 +116,8 @@ def changes(
         )
 
     watermarks = None if feed is None or feed.protocol is None else feed.sends_watermarks
-    return remember(found, Origin(messages, reading, counter, start_ts, whole, watermarks))
-
-
-def after(changes: DataFrame, start_ts: int | None) -> DataFrame:
-    """The events committed after `start_ts`, with the schemas and errors, which have no time."""
-    if start_ts is None:
-        return changes
-    timeless = F.col("commit_ts").isNull() | F.col("kind").isin("schema", "error")
-    return changes.where(timeless | (F.col("commit_ts") > start_ts))
+    counter = TallyCounter.start(spark)
+    return changes_of(Origin(messages, reading, counter, start_ts, whole, watermarks))
 
 
 # --- what the caller named ------------------------------------------------------------------------

@@ -71,13 +71,12 @@ def table(
     found = origin(changes)
     if found is not None:
         typing = Typing(
-            Decoding(found.reading, found.counter),
+            found.decoding,
             database,
             table_name,
             columns,
             before,
             zone,
-            found.start_ts,
         )
         return message_columns(found.messages).mapInArrow(typing.__call__, typed)
     if changes.isStreaming:
@@ -121,11 +120,10 @@ class Typing:
     columns: tuple[Column, ...]
     before: bool
     zone: str
-    start_ts: int | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         layouts: dict[int, _Layout] = {}
-        for _, changes in self.decoding.decoded(batches):
+        for changes in self.decoding.decoded(batches):
             self._learn(changes, layouts)
             if layouts:
                 yield from self._rows(changes, layouts)
@@ -150,8 +148,6 @@ class Typing:
         shapes = pa.array(layouts, pa.int64())
         shape, kind = changes.column("shape"), changes.column("kind")
         wanted = pc.and_(pc.is_in(shape, shapes), pc.greater_equal(changes.column("event"), 0))
-        if self.start_ts is not None:
-            wanted = pc.and_(wanted, pc.greater(changes.column("commit_ts"), self.start_ts))
         gone = pc.equal(kind, "delete")
         for id, layout in layouts.items():
             of_shape = pc.and_(wanted, pc.equal(shape, id)) if len(layouts) > 1 else wanted
