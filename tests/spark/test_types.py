@@ -250,6 +250,19 @@ def test_labels_of_enum_and_set(spark: SparkSession) -> None:
         assert array == found.values(place)
 
 
+def test_the_highest_of_64_bits_may_come_as_a_sign(spark: SparkSession) -> None:
+    """As in Simple's Avro, whose rows do not tell a BIT or SET from a BIGINT."""
+    wide = column(f"set({','.join(repr(str(place)) for place in range(64))})")
+    named = [column("bit(64)"), column("bit"), column("set"), wide, column("bigint")]
+    texts = ["-1", "-9223372036854775808", "7"]
+    found = Read(spark, named, [texts] * len(named), "UTC")
+    for place, told in enumerate(named[:-1]):
+        assert found.back(place) == ["18446744073709551615", "9223372036854775808", "7"]
+        array = types.from_text_array(told, found.texts[str(place)].combine_chunks())
+        assert array == found.values(place)
+    assert found.back(len(named) - 1) == texts
+
+
 def test_fractions_of_seconds_are_shown_as_declared_else_as_needed(spark: SparkSession) -> None:
     texts = ["2020-01-01 00:00:00.500000", "2020-01-01 00:00:00"]
     named = [column("datetime"), column("datetime(0)"), column("datetime(2)")]

@@ -135,6 +135,8 @@ def from_text(column: Column, value: SparkColumn, zone: str = UTC) -> SparkColum
     `zone` is that of the feed, in which it writes TIMESTAMPs; a zone of the column's own wins.
     """
     kind = spark_type(column)
+    if _has_64_bits(column):
+        value = _unsigned(value)
     if isinstance(kind, StringType):
         return _labels(column, value)
     if isinstance(kind, BinaryType):
@@ -153,6 +155,33 @@ def from_text(column: Column, value: SparkColumn, zone: str = UTC) -> SparkColum
     if isinstance(kind, FloatType | DoubleType):
         return F.when(fits, _finite(value, kind))
     return F.when(fits, value.try_cast(kind))
+
+
+def _has_64_bits(column: Column) -> bool:
+    """Whether values may use the highest of 64 bits.
+
+    Simple's Avro writes it as the sign, and a row alone does not tell a BIT from a BIGINT.
+    """
+    if column.code == MySQLType.SET:
+        return len(column.elements or ()) in (0, 64)
+    return column.code == MySQLType.BIT and isinstance(spark_type(column), DecimalType)
+
+
+_NEGATIVE = "^-[0-9]{1,19}$"
+_SIGN_BIT = 1 << 63
+
+
+def _unsigned(value: SparkColumn) -> SparkColumn:
+    number = F.when(value.rlike(_NEGATIVE), value.try_cast(LongType()))
+    wrapped = (number.cast(_UINT64) + F.lit(Decimal(1 << 64))).cast(_UINT64)
+    return F.when(number.isNotNull(), wrapped.cast(StringType())).otherwise(value)
+
+
+def _unsigned_array(values: pa.StringArray) -> pa.StringArray:
+    negative = pc.fill_null(pc.match_substring_regex(values, _NEGATIVE), False)
+    numbers = map(int, values.filter(negative).to_pylist())
+    texts = [str(each + 2 * _SIGN_BIT if each >= -_SIGN_BIT else each) for each in numbers]
+    return pc.replace_with_mask(values, negative, pa.array(texts, values.type)) if texts else values
 
 
 def _real_number(text: SparkColumn) -> SparkColumn:
@@ -353,6 +382,8 @@ def from_text_array(
     """The typed values of texts, those that `from_text` gives; with `at` those at `at + place`."""
     kind = spark_type(column)
     target = arrow_type(column)
+    if _has_64_bits(column):
+        values, at, place = _unsigned_array(_texts_at(values, at, place)), None, 0
     if type(kind) not in _ALPHABETS:
         return _from_other_texts(column, kind, _texts_at(values, at, place))
     local = pa.timestamp("us") if isinstance(kind, TimestampType) else target
