@@ -72,8 +72,11 @@ class Checkpoint:
 
     # --- whether it is right ----------------------------------------------------------------------
 
-    def check(self, known: Offsets) -> None:
-        """Raises LakeError where it cannot be, given the offsets that the changelog has."""
+    def check(self, known: Offsets, floor: Offsets) -> None:
+        """Raises LakeError where it cannot be, given the offsets that the changelog has.
+
+        Up to the `floor` it may know less than the changelog: that much is passed over.
+        """
         begun, done = (self._batches(name) for name in ("offsets", "commits"))
         last_begun, last_done = (batches[-1] if batches else -1 for batches in (begun, done))
         if (begun or done) and not self._exists("metadata"):
@@ -92,7 +95,7 @@ class Checkpoint:
             raise self._damaged("it has read messages that the lake does not have")
         for (topic, partition), last in known.last.items():
             end = ends.get((topic, partition), 0)
-            if topic and last >= end:
+            if topic and last >= end and last > floor.last.get((topic, partition), -1):
                 raise self._damaged(
                     f"it ends at offset {end} of partition {partition} of topic {topic!r}, and the "
                     f"lake has later messages, up to {last}"

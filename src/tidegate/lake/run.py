@@ -201,9 +201,9 @@ class MirrorRun:
         floor = Offsets() if text is None else Offsets.from_object(json.loads(text))
         begun = self._checkpoint.is_begun()
         if begun:
-            later = {at: last for at, last in known.last.items() if last > floor.last.get(at, -1)}
             # The checkpoint of a capture tells files, not offsets.
-            self._checkpoint.check(Offsets({} if "capture" in self.feed.identity else later))
+            is_capture = "capture" in self.feed.identity
+            self._checkpoint.check(Offsets() if is_capture else known, floor)
         if known.last == floor.last or (begun and self._checkpoint.is_done()):
             return floor
         if "capture" in self.feed.identity:
