@@ -6,7 +6,7 @@ Exit codes: 0 fine, 1 something needs a look (bad messages, stopped tables, diff
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -44,6 +44,15 @@ def commands() -> None:
     """Mirrors TiDB into lakehouse tables from what TiCDC sends; shows, makes and converts that."""
 
 
+def _with_options(
+    command: Callable[..., Any], options: Sequence[Callable[..., Any]]
+) -> Callable[..., Any]:
+    """The command with these options, which its help shows in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What says how the messages of SOURCE are to be read."""
     options = [
@@ -69,9 +78,7 @@ def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="The folder that holds the claim-check objects.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(command, options)
 
 
 def _output_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,9 +128,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "lists them.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(command, options)
 
 
 @commands.command()
@@ -201,9 +206,7 @@ def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--spark-conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(command, options)
 
 
 @commands.command()

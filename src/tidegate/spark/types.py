@@ -163,7 +163,7 @@ def _has_64_bits(column: Column) -> bool:
     Simple's Avro writes it as the sign, and a row alone does not tell a BIT from a BIGINT.
     """
     if column.code == MySQLType.SET:
-        return len(column.elements or ()) in (0, 64)
+        return len(column.elements) in (0, 64)
     return column.code == MySQLType.BIT and isinstance(spark_type(column), DecimalType)
 
 
