@@ -243,15 +243,23 @@ def test_rows_with_only_a_key_are_completed(spark, tmp_path, database, name):
     load(database)
     lake = new_lake(spark, tmp_path)
     mirror = Mirror(lake, settings=MirrorSettings(upstream=upstream_of(database)))
-    for part in in_chunks(decoded(name), 2):
+    events = decoded(name)
+    for part in in_chunks(events, 2):
         fill(lake, part)
         while mirror.step(PARTITIONS):
             pass
     assert mirror.state.applied_ts == mirror.gate.resolved_ts
     assert mirror.stopped() == []
     assert contents(lake) == truth()
+    # Compressed, the rows of a table may all be small enough to come whole.
+    by_key = [
+        (row["database"], row["table"])
+        for row in events.select(["database", "table", "kind", "flags"]).to_pylist()
+        if row["flags"] & EventFlag.HANDLE_KEY_ONLY and row["kind"] != "delete"
+    ]
+    assert by_key
     recorded = lake.snapshots.state()
-    assert all(table.eventual for table in recorded.tables.values())
+    assert {name for name, table in recorded.tables.items() if table.eventual} == set(by_key)
 
 
 def test_an_upstream_that_fails_stops_the_step_which_is_done_again(spark, tmp_path, database):
