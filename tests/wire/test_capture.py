@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.model import CaptureError
+from tidegate.model import CaptureError, SinkError
 from tidegate.wire import CAPTURE_SCHEMA, read_capture, write_capture
 
 ROWS = [
@@ -41,6 +41,9 @@ def test_a_written_capture_reads_the_same(tmp_path, name):
     assert read.to_pylist() == ROWS
 
 
+PLACES = [(None, None), (1, 9), (0, None)]
+
+
 def lines(tmp_path, *documents):
     path = tmp_path / "c.jsonl"
     path.write_text("".join((d if isinstance(d, str) else json.dumps(d)) + "\n" for d in documents))
@@ -55,6 +58,17 @@ def test_offsets_are_counted_in_each_partition_where_there_are_none(tmp_path):
     (read,) = read_capture(tmp_path / "c.parquet")
     assert read["offset"].to_pylist() == [0, 1]
     assert read["partition"].to_pylist() == [0, 0]
+
+
+def test_null_is_no_partition_and_no_offset(tmp_path):
+    path = lines(tmp_path, *({"partition": p, "offset": o, "value": ""} for p, o in PLACES))
+    (read,) = read_capture(path)
+    assert (read["partition"].to_pylist(), read["offset"].to_pylist()) == ([0, 1, 0], [0, 9, 1])
+    columns = {"key": [None] * 3, "value": [b""] * 3}
+    columns["partition"], columns["offset"] = zip(*PLACES, strict=True)
+    pq.write_table(pa.table(columns), tmp_path / "c.parquet")
+    (read,) = read_capture(tmp_path / "c.parquet")
+    assert (read["partition"].to_pylist(), read["offset"].to_pylist()) == ([0, 1, 0], [0, 9, 1])
 
 
 def test_other_members_and_blank_lines_are_ignored(tmp_path):
@@ -81,6 +95,8 @@ def test_standard_input_is_json_lines(monkeypatch):
         '{"value":"","partition":"0"}',
         '{"value":"","offset":"x"}',
         '{"value":"","topic":5}',
+        '{"value":"","topic":"\\ud800"}',
+        '{"value":"","partition":true}',
         '{"value":"","partition":99999999999}',
         '{"value":"","timestamp":"now"}',
         "[" * 100_000,
@@ -107,3 +123,54 @@ def test_files_that_are_no_captures_are_named(tmp_path):
     pq.write_table(pa.table({"value": [b"a"]}), tmp_path / "half.parquet")
     with pytest.raises(CaptureError, match="no column key"):
         list(read_capture(tmp_path / "half.parquet"))
+    whole = bytearray(gzip.compress(b"".join(b'{"value":"%d"}\n' % n for n in range(9999))))
+    whole[10:40] = b"\xff" * 30
+    (tmp_path / "hurt.jsonl.gz").write_bytes(whole)
+    with pytest.raises(CaptureError, match="gzip"):
+        list(read_capture(tmp_path / "hurt.jsonl.gz"))
+    pq.write_table(pa.table({"key": [None], "value": [b"a" * 500]}), tmp_path / "hurt.parquet")
+    whole = bytearray((tmp_path / "hurt.parquet").read_bytes())
+    whole[30:60] = b"\xff" * 30
+    (tmp_path / "hurt.parquet").write_bytes(whole)
+    with pytest.raises(CaptureError, match="Parquet"):
+        list(read_capture(tmp_path / "hurt.parquet"))
+    far = pa.table({"key": [None], "value": [b"a"], "partition": [1 << 40]})
+    pq.write_table(far, tmp_path / "far.parquet")
+    with pytest.raises(CaptureError, match="Parquet"):
+        list(read_capture(tmp_path / "far.parquet"))
+    for name in ("folder.jsonl", "folder.jsonl.gz", "folder.parquet"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(CaptureError, match="directory"):
+            list(read_capture(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.parquet"])
+def test_a_capture_is_whole_or_not_there(tmp_path, name):
+    batch = pa.RecordBatch.from_pylist(ROWS, CAPTURE_SCHEMA)
+    path = tmp_path / name
+
+    def breaks():
+        yield batch
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        write_capture(path, breaks())
+    assert list(tmp_path.iterdir()) == []
+    write_capture(path, [batch])
+    with pytest.raises(KeyError):
+        write_capture(path, breaks())
+    (read,) = read_capture(path)
+    assert read.to_pylist() == ROWS
+    assert write_capture(path, read_capture(path)) == 2
+    (read,) = read_capture(path)
+    assert read.to_pylist() == ROWS
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.parquet"])
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path, name):
+    with pytest.raises(SinkError, match=f"nowhere/{name}': No such file or directory"):
+        write_capture(tmp_path / "nowhere" / name, [])
+    (tmp_path / name).mkdir()
+    with pytest.raises(SinkError, match="directory"):
+        write_capture(tmp_path / name, [])

@@ -11,7 +11,9 @@ from __future__ import annotations
 import binascii
 import gzip
 import json
+import os
 import sys
+import zlib
 from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
@@ -22,7 +24,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.model import CaptureError
+from tidegate.model import CaptureError, SinkError
 
 CAPTURE_SCHEMA = pa.schema(
     [
@@ -77,10 +79,16 @@ def _open_lines(name: str) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as lines:
             yield cast(IO[bytes], lines)
-    except FileNotFoundError as error:
-        raise CaptureError(name, 0, "there is no such file") from error
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise CaptureError(name, 0, f"the gzip data is damaged ({error})") from error
+    except OSError as error:
+        raise CaptureError(name, 0, _reason(error)) from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    return error.strerror or str(error)
 
 
 def _read_lines(name: str, lines: IO[bytes], offsets: _Offsets) -> Iterator[pa.RecordBatch]:
@@ -104,14 +112,14 @@ def _message(name: str, number: int, line: bytes, offsets: _Offsets) -> dict[str
         if not isinstance(document, dict) or "value" not in document:
             raise ValueError('a line is an object with "key" and "value" in base64')
         topic = document.get("topic")
-        partition = document.get("partition", 0)
-        offset = document.get("offset")
-        if not isinstance(topic, str | None):
+        if not isinstance(topic, str | None) or (topic and not _is_unicode(topic)):
             raise ValueError(f"topic is {topic!r}")
         for member, bits in (("partition", 31), ("offset", 63), ("timestamp", 53)):
             found = document.get(member)
-            if found is not None and not (isinstance(found, int) and 0 <= found < 1 << bits):
+            if found is not None and not (type(found) is int and 0 <= found < 1 << bits):
                 raise ValueError(f"{member} is {found!r}")
+        partition = document.get("partition") or 0
+        offset = document.get("offset")
         if offset is None:
             offset = offsets.next(topic, partition)
         return {
@@ -124,6 +132,15 @@ def _message(name: str, number: int, line: bytes, offsets: _Offsets) -> dict[str
         }
     except (ValueError, TypeError, RecursionError, binascii.Error) as error:
         raise CaptureError(name, number, str(error)) from error
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which JSON can spell and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -139,8 +156,8 @@ def _read_parquet(name: str, offsets: _Offsets) -> Iterator[pa.RecordBatch]:
             for batch in file.iter_batches(BATCH_ROWS):
                 yield _kafka_columns(batch, offsets)
     except FileNotFoundError as error:
-        raise CaptureError(name, 0, "there is no such file") from error
-    except pa.ArrowException as error:
+        raise CaptureError(name, 0, _reason(error)) from error
+    except (pa.ArrowException, OSError) as error:
         raise CaptureError(name, 0, f"it cannot be read as Parquet ({error})") from error
 
 
@@ -149,28 +166,78 @@ def _kafka_columns(batch: pa.RecordBatch, offsets: _Offsets) -> pa.RecordBatch:
     columns: dict[str, pa.Array] = {}
     for field in CAPTURE_SCHEMA:
         if field.name in batch.schema.names:
-            columns[field.name] = batch.column(field.name).cast(field.type, safe=False)
-        elif field.name == "partition":
-            columns[field.name] = pa.array([0] * count, pa.int32())
-        elif field.name != "offset":
+            is_time = pa.types.is_timestamp(field.type)  # which may have more digits than we keep
+            columns[field.name] = batch.column(field.name).cast(field.type, safe=not is_time)
+        else:
             columns[field.name] = pa.nulls(count, field.type)
-    if "offset" not in columns:
-        places = zip(columns["topic"].to_pylist(), columns["partition"].to_pylist(), strict=True)
-        columns["offset"] = pa.array([offsets.next(*place) for place in places], pa.int64())
+    columns["partition"] = columns["partition"].fill_null(0)
+    if columns["offset"].null_count:
+        columns["offset"] = pa.array(
+            [
+                offsets.next(topic, partition) if offset is None else offset
+                for topic, partition, offset in zip(
+                    *(columns[name].to_pylist() for name in ("topic", "partition", "offset")),
+                    strict=True,
+                )
+            ],
+            pa.int64(),
+        )
     return pa.RecordBatch.from_arrays(
         [columns[field.name] for field in CAPTURE_SCHEMA], schema=CAPTURE_SCHEMA
     )
 
 
 def write_capture(destination: str | Path, batches: Iterable[pa.RecordBatch]) -> int:
-    """Writes messages (of CAPTURE_SCHEMA, key and value at least) and gives their count."""
+    """Writes messages (of CAPTURE_SCHEMA, key and value at least) and gives their count.
+
+    A file is there only when it is whole: what was there before stays until then, so that it may
+    be what the messages are read from.
+    """
     name = str(destination)
-    if name.endswith(".parquet"):
-        return _write_parquet(name, batches)
     if name == "-":
         return _write_lines(sys.stdout.buffer, batches)
-    with gzip.open(name, "wb", _GZIP_LEVEL) if name.endswith(".gz") else open(name, "wb") as lines:
-        return _write_lines(cast(IO[bytes], lines), batches)
+    with _replacing(name) as path:
+        if name.endswith(".parquet"):
+            with _writable(name):
+                writer = pq.ParquetWriter(path, CAPTURE_SCHEMA)
+            with writer:
+                return _write_parquet(writer, batches)
+        with _writable(name):
+            lines = _create(path, compress=name.endswith(".gz"))
+        with lines:
+            return _write_lines(lines, batches)
+
+
+@contextmanager
+def _replacing(name: str) -> Iterator[str]:
+    """Where to write what is to be called so; a pipe or a device is written to itself."""
+    target = Path(os.path.realpath(name))
+    if target.exists() and not target.is_file():
+        yield name
+        return
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield str(fresh)
+        fresh.replace(target)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _create(path: str, *, compress: bool) -> IO[bytes]:
+    if compress:
+        return cast(IO[bytes], gzip.open(path, "wb", _GZIP_LEVEL))
+    return open(path, "wb")
+
+
+@contextmanager
+def _writable(name: str) -> Iterator[None]:
+    """Says that this capture cannot be written, and why."""
+    try:
+        yield
+    except OSError as error:
+        reason = str(error) if error.errno is None else os.strerror(error.errno)
+        step = "Name a file in a folder that is there and may be written to"
+        raise SinkError(repr(name), reason, step) from error
 
 
 def _write_lines(lines: IO[bytes], batches: Iterable[pa.RecordBatch]) -> int:
@@ -212,11 +279,10 @@ def _base64(batch: pa.RecordBatch, name: str) -> list[bytes]:
     ]
 
 
-def _write_parquet(name: str, batches: Iterable[pa.RecordBatch]) -> int:
+def _write_parquet(writer: pq.ParquetWriter, batches: Iterable[pa.RecordBatch]) -> int:
     count = 0
     offsets = _Offsets()
-    with pq.ParquetWriter(name, CAPTURE_SCHEMA) as writer:
-        for batch in batches:
-            writer.write_batch(_kafka_columns(batch, offsets))
-            count += batch.num_rows
+    for batch in batches:
+        writer.write_batch(_kafka_columns(batch, offsets))
+        count += batch.num_rows
     return count
