@@ -15,6 +15,8 @@ from tidegate.model import ConfigError, EncodeError, Flag, SchemaNotSeen, type_f
 from tidegate.model.types import BLOBS, is_string
 
 from tidegate.wire.batch cimport (
+    FLAG_CLAIM_CHECK,
+    FLAG_HANDLE_KEY_ONLY,
     HAS_AFTER,
     HAS_BEFORE,
     HAS_COMMIT_TS,
@@ -1212,6 +1214,8 @@ cdef class Encoder:
         cdef int64_t ts = self._commit_ts(reader, row)
         cdef size_t start
         self._find_plan(reader, shapes, row)
+        if reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
+            raise self.plan.refusal("only its key is there, and the protocol cannot say so")
         if kind == KIND_DELETE and not self.operations:
             raise self.plan.refusal(
                 'the profile "document" cannot tell a delete from an insert; use the profile "operations"'

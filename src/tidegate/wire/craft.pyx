@@ -12,7 +12,9 @@ from libc.string cimport memcmp, memcpy, memset
 from tidegate.model import EncodeError, Flag, SchemaNotSeen, action_code, type_flags
 
 from tidegate.wire.batch cimport (
+    FLAG_CLAIM_CHECK,
     FLAG_CORRUPTED,
+    FLAG_HANDLE_KEY_ONLY,
     HAS_AFTER,
     HAS_BEFORE,
     HAS_COMMIT_TS,
@@ -1142,6 +1144,13 @@ cdef class Encoder:
         if not long_at(&reader.table_id, row, &fresh.partition):
             fresh.partition = -1
         self._find_plan(reader, shapes, row)
+        if reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
+            raise EncodeError(
+                "craft",
+                "only its key is there, and the protocol cannot say so",
+                database=_name_at(&reader.database, row),
+                table=_name_at(&reader.table, row),
+            )
         fresh.plan = self.plan
         plan = <Plan *>self.plans.data + self.plan
         if self.pending.used and not self.mix_tables:
