@@ -67,6 +67,98 @@ def test_bad_messages_are_left_out_and_named(tmp_path):
     assert "bad message left out: partition 0, offset 1" in done.stderr
 
 
+def changed(path, target, *options):
+    done = tidegate(
+        "convert", path, path.with_name("out.jsonl"), "--to", target, "--output", "json", *options
+    )
+    lines = done.stderr.splitlines()
+    return done.returncode, json.loads(lines[0])["lost"], lines[1:-1], json.loads(lines[-1])
+
+
+def test_deletes_that_the_target_cannot_carry_are_said_and_left_out(tmp_path):
+    original = tmp_path / "original.jsonl"
+    original.write_text(capture(corpus.messages("nopk.canal.ext")))
+    code, lost, refused, end = changed(original, "cdc")
+    assert (code, refused, end["bad"], end["refused"]) == (0, [], 0, 0)
+    assert "deletes" in lost
+    deletes = sum(kind == "delete" for _, kind, *_ in rows(original))
+    assert end["deletesLeftOut"] == deletes > 0
+    assert len(rows(tmp_path / "out.jsonl")) == len(rows(original)) - deletes
+
+
+@pytest.mark.parametrize("target", ["craft", "cdc", "canal-json"])
+def test_rows_that_the_target_cannot_carry_are_named_and_left_out(tmp_path, target):
+    original = tmp_path / "original.jsonl"
+    original.write_text(capture(corpus.messages("large.open.hk")))
+    options = ["--option", "profile=operations"] if target == "cdc" else []
+    code, lost, refused, end = changed(original, target, *options)
+    assert code == 1
+    assert any("only the key is there" in words for words in lost)
+    marked = [
+        event
+        for event in map(
+            json.loads, tidegate("inspect", original, "--output", "json").stdout.splitlines()
+        )
+        if "handle-key-only" in event.get("flags", ())
+    ]
+    assert len(refused) == end["refused"] == len(marked) > 0
+    for line, event in zip(refused, marked, strict=True):
+        place = f"partition 0, offset {event['offset']}, event {event['event']}"
+        assert line.startswith(f"left out: {place}: Cannot encode l.")
+    assert len(rows(tmp_path / "out.jsonl")) == len(rows(original)) - len(marked)
+
+
+def test_lines_with_and_without_topic_or_partition_are_converted_once(tmp_path):
+    messages = corpus.messages("alias.canal.ext")
+    lines = [json.loads(line) for line in capture(messages).splitlines()]
+    for number, line in enumerate(lines):
+        line |= [{"topic": "a"}, {}, {"partition": None}][number % 3]
+    original = tmp_path / "original.jsonl"
+    original.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert changed(original, "craft")[0] == 0
+    assert sorted(map(str, rows(tmp_path / "out.jsonl"))) == sorted(map(str, rows(original)))
+
+
+def test_a_capture_may_be_converted_in_its_place(tmp_path):
+    path = tmp_path / "capture.jsonl"
+    path.write_text(capture(corpus.messages("alias.canal.ext")))
+    before = rows(path)
+    assert tidegate("convert", path, path, "--to", "craft").returncode == 0
+    assert rows(path) == before
+    kept = path.read_bytes()
+    done = tidegate("convert", path, path, "--to", "craft", "--option", "compression=lz4")
+    assert done.returncode == 2
+    assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "generation=old",
+        "encoding-format=xml",
+        "profile=none",
+        "compression=zstd",
+        "large-message-handle=none",
+        "max-message-bytes=0",
+        "max-batch-size=0",
+        "time-zone=Mars/Olympus",
+        "claim-check=/no/such/folder",
+        "mix-tables=yes",
+        "max-batch-size=many",
+        "no-such-option=1",
+        "help",
+    ],
+)
+def test_a_wrong_option_is_usage(tmp_path, option):
+    original = tmp_path / "original.jsonl"
+    original.write_text(capture(corpus.messages("alias.canal.ext")))
+    for target in ("simple", "cdc"):
+        done = tidegate("convert", original, tmp_path / "out", "--to", target, "--option", option)
+        assert done.returncode == 2
+        assert option.partition("=")[0].replace("-", "_") in done.stderr.replace("-", "_")
+        assert "Traceback" not in done.stderr
+
+
 def test_a_refused_option_says_so(tmp_path):
     original = tmp_path / "original.jsonl"
     original.write_text(capture(corpus.messages("nopk.canal.ext")))

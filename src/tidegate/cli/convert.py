@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 import pyarrow as pa
@@ -20,11 +21,14 @@ from tidegate.cli.source import Progressing, Reading, open_source
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.upstream import Upstream
+from tidegate.model import EncodeError, SchemaNotSeen
 from tidegate.wire import EncodeOptions, ShapeBook, encode_batch, to_folder, write_capture
-from tidegate.wire.carries import not_carried
+from tidegate.wire.carries import carries_deletes, not_carried
 
 CAPTURE = "messages.parquet"
 """The capture in a folder that a sink URI names."""
+
+_LEFT_OUT = {"bad": "bad", "refused": "rows that cannot be written", "deletesLeftOut": "deletes"}
 
 _FROM_TEXT = {"true": True, "false": False}
 
@@ -40,7 +44,7 @@ def convert(
     output: str,
     **reading_options: Any,
 ) -> int:
-    """Writes the capture and gives back how many messages were bad."""
+    """Writes the capture and gives back how many messages were bad or could not be written."""
     conversion: _SamePartitions | _AnotherFeed
     if sink_uri is None:
         if target is None or changefeed is not None or destination is None:
@@ -71,10 +75,12 @@ def convert(
             "read": conversion.read,
             "written": written,
             "bad": conversion.bad,
+            "refused": conversion.refused,
+            "deletesLeftOut": conversion.deletes,
             "destination": destination,
         },
     )
-    return conversion.bad
+    return conversion.bad + conversion.refused
 
 
 class _Conversion:
@@ -84,6 +90,8 @@ class _Conversion:
         self._reading = reading
         self.read = 0
         self.bad = 0
+        self.refused = 0
+        self.deletes = 0
 
     @property
     def reads_twice(self) -> bool:
@@ -173,6 +181,7 @@ class _SamePartitions(_Conversion):
         self._options = options
         self._shapes = ShapeBook()
         self._announced: set[tuple[str | None, int, int]] = set()
+        self._carries_deletes = carries_deletes(target, options)
 
     def plan(self) -> dict[str, Any]:
         """What is said before anything is done."""
@@ -189,11 +198,14 @@ class _SamePartitions(_Conversion):
         is_shape = pc.and_(pc.equal(changes["kind"], "schema"), pc.is_valid(changes["shape"]))
         shapes = changes.filter(is_shape)
         rows = changes.filter(pc.invert(is_shape))
+        if not self._carries_deletes:
+            stay = pc.not_equal(rows["kind"], "delete")
+            self.deletes += rows.num_rows - pc.sum(stay, min_count=0).as_py()
+            rows = rows.filter(stay)
         places = rows.select(["topic", "partition"]).to_pylist()
         for topic, partition in dict.fromkeys((row["topic"], row["partition"]) for row in places):
-            here = pc.equal(rows["partition"], partition)
-            if topic is not None:
-                here = pc.and_(here, pc.equal(rows["topic"], topic))
+            here = pc.is_null(rows["topic"]) if topic is None else pc.equal(rows["topic"], topic)
+            here = pc.and_kleene(here, pc.equal(rows["partition"], partition))
             yield self._encode_partition(topic, partition, rows.filter(here), shapes)
 
     def _encode_partition(
@@ -210,7 +222,10 @@ class _SamePartitions(_Conversion):
             (topic, partition, shapes["shape"][index].as_py()) for index in fresh
         )
         batch = pa.concat_batches([shapes.take(pa.array(fresh, pa.int32())), rows])
-        encoded = encode_batch(self._target, batch, shapes=self._shapes, options=self._options)
+        try:
+            encoded = self._encoded(batch)
+        except (EncodeError, SchemaNotSeen):
+            encoded = self._encoded(self._without_refused(batch))
         count = encoded.num_rows
         return pa.RecordBatch.from_pydict(
             {
@@ -220,6 +235,27 @@ class _SamePartitions(_Conversion):
                 "value": encoded["value"],
             }
         )
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return encode_batch(self._target, batch, shapes=self._shapes, options=self._options)
+
+    def _without_refused(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows that can be written each by itself; the others are named."""
+        stay = []
+        for index in range(batch.num_rows):
+            row = batch.slice(index, 1)
+            try:
+                self._encoded(row)
+                stay.append(index)
+            except (EncodeError, SchemaNotSeen) as error:
+                self.refused += 1
+                place = row.select(["partition", "offset", "event"]).to_pylist()[0]
+                click.echo(
+                    f"left out: partition {place['partition']}, offset {place['offset']}, "
+                    f"event {place['event']}: {error}",
+                    err=True,
+                )
+        return batch.take(pa.array(stay, pa.int32()))
 
 
 def _config(sink_uri: str, changefeed: str | None) -> ChangefeedConfig:
@@ -255,7 +291,14 @@ def _options(settings: tuple[str, ...]) -> EncodeOptions:
 
 def _value(name: str, text: str, annotation: Any, default: Any) -> Any:
     if name == "claim-check":
+        if not Path(text).is_dir():
+            raise click.UsageError(f"--option {name}: there is no folder {text!r}.")
         return to_folder(text)
+    if name == "time-zone":
+        try:
+            ZoneInfo(text)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise click.UsageError(f"--option {name}: {text!r} is no time zone.") from error
     if isinstance(default, bool):
         if text not in _FROM_TEXT:
             raise click.UsageError(f"--option {name}: {text!r} is neither true nor false.")
@@ -278,9 +321,11 @@ def _say(output: str, document: dict[str, Any]) -> None:
         for notice in document["ignored"]:
             click.echo(f"  not used: {notice}", err=True)
     else:
-        bad = f", {document['bad']:,} bad left out" if document["bad"] else ""
+        parts = [f"{document['read']:,} messages read"]
+        for member, words in _LEFT_OUT.items():
+            if document[member]:
+                parts.append(f"{document[member]:,} {words} left out")
         click.echo(
-            f"{document['read']:,} messages read{bad}, {document['written']:,} written to "
-            f"{document['destination']}",
+            f"{', '.join(parts)}, {document['written']:,} written to {document['destination']}",
             err=True,
         )

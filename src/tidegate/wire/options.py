@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tidegate.model import ConfigError
+
 MIB = 1024 * 1024
+
+
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "generation": ("classic", "new"),
+    "encoding_format": ("json", "avro"),
+    "profile": ("document", "operations"),
+    "compression": (None, "snappy", "lz4"),
+    "large_message_handle": (None, "handle-key-only", "claim-check"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +52,13 @@ class EncodeOptions:
     """Simple: the location of TIMESTAMP values that carry none."""
     build_ts: int | None = None
     """The wall clock, in ms, of Canal-JSON's `ts` and Simple's `buildTs`; None: now."""
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            chosen = getattr(self, name)
+            if chosen not in choices:
+                known = ", ".join(choice for choice in choices if choice is not None)
+                raise ConfigError(name, f"{chosen!r} is not one of {known}")
+        for name in ("max_message_bytes", "max_batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(name, "it must be at least 1")
