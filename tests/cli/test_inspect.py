@@ -8,6 +8,7 @@ from base64 import b64encode
 import pytest
 
 from tests.support import corpus
+from tidegate.cli.render import readable
 
 PYTHON = [sys.executable, "-m", "tidegate.cli"]
 
@@ -123,6 +124,47 @@ def test_limit_and_table_show_less(types):
     assert len(done.stdout.splitlines()) == 3
     done = tidegate("inspect", types, "--table", "t.bits", "--output", "json")
     assert {json.loads(line)["table"] for line in done.stdout.splitlines()} == {"bits"}
+
+
+def test_bad_messages_are_named_whatever_table_is_asked_for():
+    messages = corpus.messages("types.canal.ext")[:3]
+    broken = [messages[0], messages[1]._replace(value=b'{"id":'), messages[2]]
+    done = tidegate("inspect", "-", "--table", "no.such", stdin=capture(broken))
+    assert done.returncode == 1
+    assert "bad message: partition 0, offset 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "value, type_name, shown",
+    [
+        ("iVBORw==", "varbinary(16)", "0x89504e47"),
+        (
+            "/w==" * 30,
+            "blob",
+            "/w==/w==/w==/w==/w==/w==/w==/w==/w==/w==… (120 characters) (no base64)",
+        ),
+        ("abc", "blob", "abc (no base64)"),
+        ("//" * 30, "blob", f"0x{'ff' * 20}… (45 bytes)"),
+        ("YWJj", "blob", "abc"),
+        ("a\x1b[31m\n", "text", "a\\x1b[31m\\n"),
+        ("\n" * 41, "text", "\\n" * 40 + "… (41 characters)"),
+        ("x" * 40, None, "x" * 40),
+        ("", "text", "''"),
+        (None, "text", "NULL"),
+    ],
+)
+def test_values_are_made_readable(value, type_name, shown):
+    assert readable(value, type_name) == shown
+
+
+def test_an_event_is_one_line_that_no_terminal_obeys():
+    ddl = json.loads(corpus.messages("types.canal.ext")[0].value)
+    ddl |= {"sql": "CREATE TABLE t (\n  a INT COMMENT '\x1b[31mred'\n)", "table": "t\r\nt"}
+    line = {"value": b64encode(json.dumps(ddl).encode()).decode()}
+    done = tidegate("inspect", "-", stdin=json.dumps(line))
+    assert done.returncode == 0
+    event = done.stdout.split("\n")[1]
+    assert event.endswith(r".t\r\nt: CREATE TABLE t (\n  a INT COMMENT '\x1b[31mred'\n)  [QUERY]")
 
 
 def test_claim_checks_are_loaded_from_a_folder(tmp_path):

@@ -46,7 +46,7 @@ def inspect(
     with Progressing(f"reading {source}") as progress, _until_interrupted(follow):
         for batch in batches:
             for event in reader.documents(reading.decode(batch), shapes=shapes):
-                if tables and f"{event.get('database')}.{event.get('table')}" not in tables:
+                if tables and not _is_of(event, tables):
                     continue
                 if limit is not None and shown >= limit:
                     break
@@ -65,6 +65,11 @@ def inspect(
     if printer is not None:
         printer.summary(reading, messages, kinds)
     return kinds["error"]
+
+
+def _is_of(event: dict[str, Any], tables: tuple[str, ...]) -> bool:
+    """Whether the event is of one of these tables, or may be: a bad message is of any."""
+    return event["kind"] == "error" or f"{event.get('database')}.{event.get('table')}" in tables
 
 
 @contextmanager

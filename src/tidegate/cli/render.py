@@ -65,13 +65,13 @@ def _time(commit_ts: int | None) -> str:
 
 
 def _table(event: dict[str, Any]) -> str:
-    return ".".join(event[part] for part in ("database", "table") if part in event)
+    return ".".join(_visible(event[part]) for part in ("database", "table") if part in event)
 
 
 def _what(event: dict[str, Any]) -> Text:
     kind = event["kind"]
     if kind == "error":
-        return Text(event["error"]["reason"], "red")
+        return Text(_visible(event["error"]["reason"]), "red")
     if kind == "watermark":
         return Text(str(event["commitTs"]), "dim")
     text = Text()
@@ -79,7 +79,7 @@ def _what(event: dict[str, Any]) -> Text:
     if kind == "ddl":
         ddl = event["ddl"]
         text.append(f"{name + ': ' if name else ''}", "bold")
-        return text.append(f"{ddl.get('query', '')}  [{ddl.get('type', '')}]")
+        return text.append(f"{_visible(ddl.get('query', ''))}  [{_visible(ddl.get('type', ''))}]")
     text.append(name, "bold")
     if kind == "schema":
         return text.append_text(_schema(event["schema"]))
@@ -92,8 +92,9 @@ def _schema(schema: dict[str, Any]) -> Text:
     if "tableSchema" in schema:
         table = schema["tableSchema"]
         columns = [f"{c['name']} {c['dataType']['mysqlType']}" for c in table["columns"]]
-        return Text(f" version {table['version']}: {', '.join(columns)}")
-    return Text(": " + ", ".join(f"{c['name']} {c.get('type', '')}" for c in schema["columns"]))
+        return Text(f" version {table['version']}: {_visible(', '.join(columns))}")
+    columns = [f"{c['name']} {c.get('type', '')}" for c in schema["columns"]]
+    return Text(f": {_visible(', '.join(columns))}")
 
 
 def _row(event: dict[str, Any]) -> Text:
@@ -116,7 +117,7 @@ def _row(event: dict[str, Any]) -> Text:
         if shown == _MAX_COLUMNS:
             text.append(" …", "dim")
             break
-        text.append(f" {name}=", "cyan" if name in keys else "dim")
+        text.append(f" {_visible(name)}=", "cyan" if name in keys else "dim")
         text.append(value)
         shown += 1
     return text
@@ -127,16 +128,28 @@ def readable(value: str | None, type_name: str | None) -> str:
     if value is None:
         return "NULL"
     if type_name is not None and code_of(parse_type(type_name).base)[1]:
-        content = b64decode(value)
-        value = _printable(content) or f"0x{content[: _MAX_VALUE // 2].hex()}"
-        if len(content) > _MAX_VALUE // 2 and value.startswith("0x"):
-            return f"{value}… ({len(content)} bytes)"
+        try:
+            content = b64decode(value, validate=True)
+        except ValueError:  # Simple's rows do not say what is base64, so that none is checked
+            return f"{_cut(value)} (no base64)"
+        text = _printable(content)
+        if text is None:
+            cut = f"… ({len(content)} bytes)" if len(content) > _MAX_VALUE // 2 else ""
+            return f"0x{content[: _MAX_VALUE // 2].hex()}{cut}"
+        value = text
     if value == "":
         return "''"
-    value = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)
-    if len(value) > _MAX_VALUE:
-        return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
-    return value
+    return _cut(value)
+
+
+def _cut(text: str) -> str:
+    cut = f"… ({len(text)} characters)" if len(text) > _MAX_VALUE else ""
+    return _visible(text[:_MAX_VALUE]) + cut
+
+
+def _visible(text: str) -> str:
+    """The text in one line, without what a terminal would obey."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _printable(content: bytes) -> str | None:
