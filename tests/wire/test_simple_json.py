@@ -651,6 +651,42 @@ def test_no_batch_carries_a_schema_that_cannot_be_read(schema):
     assert readable(schema)
 
 
+PARTITIONING = {
+    "method": "RANGE",
+    "by": ["id"],
+    "partitions": [{"name": "p0", "values": [["10"]]}, {"name": "p1"}],
+}
+
+
+@pytest.mark.parametrize("wrong", [5, [], ["x"], {}, {"a": 1}, True])
+@pytest.mark.parametrize("place", ["charset", "collate", "partitioning", "generated"])
+def test_members_that_only_tidegate_writes_are_checked_too(place, wrong):
+    schema = json.loads(json.dumps(SCHEMA))
+    (schema["columns"][0] if place == "generated" else schema)[place] = wrong
+    assert row_of(BOOTSTRAP | {"tableSchema": schema})["kind"] == "error"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"by": "id"},
+        {"by": [1]},
+        {"partitions": {}},
+        {"partitions": [5]},
+        {"partitions": [{}]},
+        {"partitions": [{"name": "p", "values": 5}]},
+        {"partitions": [{"name": "p", "values": ["5"]}]},
+        {"partitions": [{"name": "p", "values": [[5]]}]},
+    ],
+)
+def test_a_schema_with_partitions_is_checked_to_the_ground(wrong):
+    good = SCHEMA | {"partitioning": PARTITIONING, "charset": "utf8mb4", "collate": None}
+    assert row_of(BOOTSTRAP | {"tableSchema": good})["kind"] == "schema"
+    assert readable(good)
+    bad = SCHEMA | {"partitioning": PARTITIONING | wrong}
+    assert row_of(BOOTSTRAP | {"tableSchema": bad})["kind"] == "error"
+
+
 # --- flags, checksums, claim checks ------------------------------------------------------------------
 
 

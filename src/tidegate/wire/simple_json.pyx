@@ -299,6 +299,9 @@ cdef enum:
     TEXTS = 4
     DEFAULT = 5             # text, but a number for BIT
     TYPE_OBJECT = 6
+    PARTITIONING = 7
+    PARTITIONS = 8
+    LISTS_OF_TEXTS = 9
 
 
 cdef struct Rule:
@@ -307,10 +310,13 @@ cdef struct Rule:
     int form
 
 
-# What TiCDC writes of a column; a schema from Tidegate may also have "code", "flags" and "zone".
-cdef Rule[8] COLUMN_RULES
+# What TiCDC writes of a column; a schema from Tidegate may also have "code", "flags", "zone" and
+# "generated", and tell how its table is partitioned.
+cdef Rule[9] COLUMN_RULES
 cdef Rule[9] TYPE_RULES
 cdef Rule[6] INDEX_RULES
+cdef Rule[4] PARTITIONING_RULES
+cdef Rule[3] PARTITION_RULES
 
 
 cdef int _set_rules(Rule *rules, list told) except -1:
@@ -332,6 +338,7 @@ _set_rules(COLUMN_RULES, [
     (b"code", WHOLE_NUMBER),
     (b"flags", WHOLE_NUMBER),
     (b"zone", TEXT),
+    (b"generated", TEXT),
 ])
 _set_rules(TYPE_RULES, [
     (b"mysqlType", TEXT | MUST_BE_THERE),
@@ -349,6 +356,15 @@ _set_rules(INDEX_RULES, [
     (b"primary", TRUE_OR_FALSE),
     (b"nullable", TRUE_OR_FALSE),
     (b"columns", TEXTS),
+])
+_set_rules(PARTITIONING_RULES, [
+    (b"method", TEXT | MUST_BE_THERE),
+    (b"by", TEXTS),
+    (b"partitions", PARTITIONS),
+])
+_set_rules(PARTITION_RULES, [
+    (b"name", TEXT | MUST_BE_THERE),
+    (b"values", LISTS_OF_TEXTS),
 ])
 
 
@@ -420,14 +436,18 @@ cdef int _check_form(Cursor *c, Buffer *scratch, int form) noexcept nogil:
         return json_bool(c, &flag)
     if form == TYPE_OBJECT:
         return _check_object(c, scratch, TYPE_RULES)
-    if form == TEXTS:
+    if form == PARTITIONING:
+        return _check_object(c, scratch, PARTITIONING_RULES)
+    if form == PARTITIONS:
+        return _check_objects(c, scratch, PARTITION_RULES)
+    if form == TEXTS or form == LISTS_OF_TEXTS:
         if json_open(c, c'[') < 0:
             return -1
         while True:
             found = json_element(c, &first)
             if found <= 0:
                 return found
-            if _check_form(c, scratch, TEXT | MUST_BE_THERE) < 0:
+            if _check_form(c, scratch, TEXTS if form == LISTS_OF_TEXTS else TEXT | MUST_BE_THERE) < 0:
                 return -1
     if json_number(c, &text) < 0:
         return -1
@@ -888,6 +908,12 @@ cdef class Decoder(batch.Decoder):
                 read = _once(c, &named, 16) or _check_objects(c, scratch, COLUMN_RULES)
             elif _is(&name, b"indexes", 7):
                 read = _once(c, &named, 32) or _check_objects(c, scratch, INDEX_RULES)
+            elif _is(&name, b"charset", 7):
+                read = _once(c, &named, 64) or _check_form(c, scratch, TEXT)
+            elif _is(&name, b"collate", 7):
+                read = _once(c, &named, 128) or _check_form(c, scratch, TEXT)
+            elif _is(&name, b"partitioning", 12):
+                read = _once(c, &named, 256) or _check_form(c, scratch, PARTITIONING)
             else:
                 read = _skip_foreign(c)
             if read < 0:
