@@ -396,6 +396,27 @@ def test_a_value_that_its_column_cannot_have_is_refused(kind, wire, code):
         assert refused.value.field == "v"
 
 
+@pytest.mark.parametrize("kind", ["medyumblob", "varbinarx binary", "BLOBB"])
+def test_a_type_that_may_or_may_not_be_binary_is_refused(kind):
+    """TiCDC takes any name with `blob` or `binary` in it for bytes."""
+    kinds = {"id": "int", "v": kind}
+    bad = dml(types=kinds, data=[{"id": "1", "v": "x"}])
+    assert fault(bad)[0] == "value"
+    good = dml(types=kinds, data=[{"id": "1", "v": None}])
+    assert [event["kind"] for event in events(good, bad, good)] == ["insert", "error", "insert"]
+
+
+@pytest.mark.parametrize("name", ["Old", "DATA", "mysqltype", "isDDL", "_TiDB", "pknames"])
+def test_a_member_whose_name_is_known_in_another_case_is_refused(name):
+    assert fault(INSERT | {name: None})[0] == "name"
+    assert fault({name: None} | INSERT)[0] == "name"
+
+
+def test_in_the_extension_too():
+    told = INSERT | {"_tidb": {"commitTs": TS, "OnlyHandleKey": True}}
+    assert fault(told)[0] == "name"
+
+
 def test_a_binary_value_that_is_not_base64_is_not_written():
     with pytest.raises(EncodeError, match=r"d\.t\.b") as refused:
         encode(shape_row(INT_ID, {"name": "b", "type": "blob"}), row("insert", after=["1", "a!"]))
@@ -570,7 +591,7 @@ def test_members_of_the_extension(extension, found):
     "extension, code",
     [
         ({}, "missing"),
-        ({"commitTS": TS}, "missing"),
+        ({"commitTS": TS}, "name"),
         ({"watermarkTs": TS}, "missing"),
         ({"commitTs": 2**63}, "range"),
         ({"commitTs": -1}, "range"),

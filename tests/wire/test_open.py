@@ -463,6 +463,9 @@ def test_what_before_does_not_carry_is_marked_and_null():
         ('{"u":{"a":{"t":3,"v":1}},"p":{"a":{"t":3,"v":1},"a":{"t":3,"v":1}}}', "duplicate"),
         ('{"p":{"a":{"t":3,"v":1}}}', "missing"),
         ('{"x":{"a":{"t":3,"v":1}}}', "missing"),
+        ('{"u":{"a":{"t":3,"v":1}},"P":{"a":{"t":3,"v":1}}}', "name"),
+        ('{"u":{"a":{"t":15,"F":1,"v":"x"}}}', "name"),
+        ('{"u":{"a":{"t":3,"v":1,"H":true}}}', "name"),
         ('{"u":{"a":{"t":3,"v":1},}}', "syntax"),
         ('{"u":{"a":{"t":3,"v":1,}}}', "syntax"),
         ('{"u":{"a":{"t":3,"v":1}}', "truncated"),
@@ -490,6 +493,8 @@ def test_rows_that_are_no_rows_are_refused(value, fault):
         ('{"ts":-1,"t":3}', "range"),
         ('{"ts":"1","t":3}', "type"),
         ('{"ts":1,"ts":1,"t":3}', "duplicate"),
+        ('{"ts":1,"tS":1,"t":3}', "name"),
+        ('{"ts":1,"scm":"d","tbl":"t","t":1,"Ohk":true}', "name"),
         ('{"ts":1,"t":3} x', "trailing"),
         ('{"ts":1,"t":3', "truncated"),
         ('{"ts":1,"scm":1,"tbl":"t","t":1}', "type"),
@@ -515,6 +520,7 @@ def test_keys_that_are_no_keys_are_refused(key, fault):
         ('{"q":"x","t":"one"}', "number"),
         ('{"q":"x","t":2147483648}', "range"),
         ('{"q":"x","t":1,"t":1}', "duplicate"),
+        ('{"q":"x","t":1,"Q":"y"}', "name"),
     ],
 )
 def test_ddl_that_is_no_ddl_is_refused(value, fault):

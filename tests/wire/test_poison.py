@@ -50,29 +50,8 @@ def _excused_value(protocol: str, theirs: Json, ours: str | None, row: Json) -> 
     return None
 
 
-def _excused_case(poison: Poison, base: Message) -> str | None:
-    """Why a message may read otherwise whose bytes differ only in case."""
-    pairs = (poison.message.key, base.key), (poison.message.value, base.value)
-    if all((left or b"").lower() == (right or b"").lower() for left, right in pairs):
-        return "Go takes names of members in any case; ours takes those that are sent"
-    return None
-
-
 COMMIT_TS = "Canal-JSON without commitTs: TiCDC says 0, ours has the milliseconds of `es`"
 OLD_VALUES = "Canal-JSON: TiCDC fills in old values that are not there with the new ones"
-
-# Where ours is at fault: by file and line.
-TO_MEND = {
-    "poison.open.b16": {
-        35: "a value whose only member is unknown is dropped without a word",
-        654: "a value whose only member is unknown is dropped without a word",
-        1925: "a value whose only member is unknown is dropped without a word",
-    },
-    "poison.canal.ext": {
-        4812: "of a type that it does not know ours reads text, also where the name ends in blob",
-    },
-    "poison.craft.b16": {},
-}
 
 
 @lru_cache(maxsize=3)
@@ -112,30 +91,22 @@ def test_what_ticdc_reads_ours_reads_alike_or_refuses(name: str) -> None:
             counts["refused, though TiCDC reads it"] += 1
         else:
             try:
-                counts[_agreement(protocol, poison, ours, unmutated[poison.base], bases(name))] += 1
+                counts[_agreement(protocol, poison, ours, unmutated[poison.base])] += 1
             except Differs as difference:
                 wrong[poison.line] = f"{poison.mutation}: {difference}"
 
     print(name, *(f"{count:6} {verdict}" for verdict, count in counts.most_common()), sep="\n  ")
-    assert {line: text for line, text in wrong.items() if line not in TO_MEND[name]} == {}
+    assert wrong == {}
     assert counts["read alike"] >= least
     assert sum(poison.reference == "ok" for poison in poisons(name)) == readable
 
 
-def _agreement(
-    protocol: str, poison: Poison, ours: list[Json], unmutated: list[Json], base: list[Message]
-) -> str:
+def _agreement(protocol: str, poison: Poison, ours: list[Json], unmutated: list[Json]) -> str:
     """`read alike`, or why not; raises Differs if there is no excuse."""
-    try:
-        if poison.same:
-            return _as_unmutated(protocol, ours, unmutated)
-        assert poison.events is not None
-        return _as_ticdc(protocol, poison.events, ours)
-    except Differs:
-        excuse = _excused_case(poison, base[poison.base])
-        if excuse is None:
-            raise
-        return excuse
+    if poison.same:
+        return _as_unmutated(protocol, ours, unmutated)
+    assert poison.events is not None
+    return _as_ticdc(protocol, poison.events, ours)
 
 
 def _as_unmutated(protocol: str, ours: list[Json], unmutated: list[Json]) -> str:

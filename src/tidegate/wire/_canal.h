@@ -168,11 +168,12 @@ enum {
     CANAL_TIME,
     CANAL_FLOAT,
     CANAL_YEAR,
-    CANAL_VECTOR
+    CANAL_VECTOR,
+    CANAL_UNCLEAR   /* of a type that is not known but may be binary: TiCDC takes any name with "blob" for one */
 };
 
 /* What is wrong with a value. */
-enum { CANAL_GOOD, CANAL_BAD_NUMBER, CANAL_BAD_RANGE, CANAL_BAD_TIME };
+enum { CANAL_GOOD, CANAL_BAD_NUMBER, CANAL_BAD_RANGE, CANAL_BAD_TIME, CANAL_BAD_VALUE };
 
 typedef struct {
     int kind;
@@ -251,6 +252,7 @@ static inline int canal_check(const canal_rule *rule, const uint8_t *p, size_t n
         case CANAL_FLOAT: return canal_check_float(p, n);
         case CANAL_YEAR: return canal_check_year(p, n);
         case CANAL_VECTOR: return tg_vector_valid(p, n) ? CANAL_GOOD : CANAL_BAD_NUMBER;
+        case CANAL_UNCLEAR: return CANAL_BAD_VALUE;
         default: return CANAL_GOOD;
     }
 }

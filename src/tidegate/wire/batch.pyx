@@ -79,6 +79,7 @@ FAULTS = (
     ("shape", "two different column lists have the same shape id"),
     ("key", "the message's key is not what this protocol has"),
     ("value", "this value does not fit its column"),
+    ("name", "the name of this member is a known one in another case"),
 )
 
 TOO_MUCH = "a column of this batch is over 2 GiB; decode in smaller batches"

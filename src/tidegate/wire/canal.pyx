@@ -91,6 +91,7 @@ from tidegate.wire.cursor cimport (
     FAULT_TEMPORAL,
     FAULT_TYPE,
     FAULT_UNKNOWN_KIND,
+    FAULT_VALUE,
     TG_LIKELY,
     TG_UNLIKELY,
     Cursor,
@@ -116,7 +117,7 @@ from tidegate.wire.json cimport (
     json_number,
     json_open,
     json_peek,
-    json_skip,
+    json_skip_other,
     json_space,
     json_span,
     json_u64,
@@ -159,9 +160,11 @@ cdef extern from "_canal.h" nogil:
         CANAL_FLOAT
         CANAL_YEAR
         CANAL_VECTOR
+        CANAL_UNCLEAR
         CANAL_GOOD
         CANAL_BAD_RANGE
         CANAL_BAD_TIME
+        CANAL_BAD_VALUE
     const uint8_t *canal_ts
     const uint8_t *canal_sql
     const uint8_t *canal_insert
@@ -347,6 +350,10 @@ cdef void _set_type(Column *column) noexcept nogil:
     if n == 4 and memcmp(word, b"long", 4) == 0 and _has_word(type, 4, b"varbinary", 9):
         code = 250
         flags = 1
+    if code < 0 and (_has_word(type, 0, b"blob", 4) or _has_word(type, 0, b"binary", 6)):
+        column.varies = False
+        column.rule.kind = CANAL_UNCLEAR
+        return
     # MySQL: ZEROFILL implies UNSIGNED
     if _has_word(type, n, b"unsigned", 8) or _has_word(type, n, b"zerofill", 8):
         flags |= 128
@@ -361,6 +368,8 @@ cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) n
         return FAULT_NONE
     if found == CANAL_BAD_TIME:
         return FAULT_TEMPORAL
+    if found == CANAL_BAD_VALUE:
+        return FAULT_VALUE
     return FAULT_RANGE if found == CANAL_BAD_RANGE else FAULT_NUMBER
 
 
@@ -430,6 +439,15 @@ cdef enum Part:
     PART_DATA = 2048
     PART_OLD = 4096
     PART_TIDB = 8192
+
+
+# These names, and those of the member _tidb, for json_skip_other.
+cdef const char *_MEMBERS = (
+    b"id database table pknames isddl type es ts sql sqltype mysqltype data old _tidb "
+)
+cdef const char *_EXTENSION_MEMBERS = (
+    b"committs watermarkts onlyhandlekey claimchecklocation tableid partitionid "
+)
 
 
 # Likewise the member _tidb.
@@ -849,7 +867,7 @@ cdef class Decoder(BatchDecoder):
                 return found
             part = self._part(&name)
             if part == 0:
-                if json_skip(c) < 0:
+                if json_skip_other(c, &name, _MEMBERS) < 0:
                     return -1
                 continue
             if parts.has & part:
@@ -1077,7 +1095,7 @@ cdef class Decoder(BatchDecoder):
             elif part == TIDB_PARTITION_ID:
                 found = json_i64(c, &parts.partition_id)
             else:
-                found = json_skip(c)
+                found = json_skip_other(c, &name, _EXTENSION_MEMBERS)
             if found < 0:
                 return -1
 

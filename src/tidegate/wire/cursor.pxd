@@ -50,6 +50,7 @@ cpdef enum Fault:
     FAULT_SHAPE = 27
     FAULT_KEY = 28
     FAULT_VALUE = 29
+    FAULT_NAME = 30
 
 
 cdef struct Span:

@@ -17,6 +17,7 @@ from tidegate.wire.cursor cimport (
     FAULT_DEPTH,
     FAULT_ESCAPE,
     FAULT_MEMORY,
+    FAULT_NAME,
     FAULT_NUMBER,
     FAULT_RANGE,
     FAULT_SYNTAX,
@@ -453,3 +454,28 @@ cdef inline int json_skip(Cursor *c) noexcept nogil:
             break
         if depth == 0:
             return 0
+
+
+cdef inline int json_skip_other(Cursor *c, const Span *name, const char *known) noexcept nogil:
+    """Over the value of a member that is none of the known ones, unless its name is one of them in another
+    case: Go's readers take such a one, so that passing over it would be reading something else.
+    `known`: these names in lower case, a space behind each."""
+    cdef size_t n, i
+    cdef uint8_t letter
+    while known[0]:
+        n = 0
+        while known[n] != c' ':
+            n += 1
+        if n == name.n:
+            i = 0
+            while i < n:
+                letter = name.p[i]
+                if c'A' <= letter <= c'Z':
+                    letter += 32
+                if letter != <uint8_t>known[i]:
+                    break
+                i += 1
+            if i == n:
+                return fail(c, FAULT_NAME)
+        known += n + 1
+    return json_skip(c)

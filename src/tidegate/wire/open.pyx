@@ -109,7 +109,7 @@ from tidegate.wire.json cimport (
     json_number,
     json_open,
     json_peek,
-    json_skip,
+    json_skip_other,
     json_skip_string,
     json_span,
     json_text,
@@ -1116,7 +1116,7 @@ cdef class Decoder(batch.Decoder):
             elif _named(&name, b"ccl", 3):
                 if json_span(k, &self.out.scratch, &key.location) < 0:
                     return -1
-            elif json_skip(k) < 0:
+            elif json_skip_other(k, &name, b"ts scm tbl t rid ptn ohk ccl ") < 0:
                 return -1
         if json_finish(k) < 0:
             return -1
@@ -1177,7 +1177,7 @@ cdef class Decoder(batch.Decoder):
                     return -1
                 if code > 0x7fffffff:
                     return fail_at(c, FAULT_RANGE, began)
-            elif json_skip(c) < 0:
+            elif json_skip_other(c, &name, b"q t ") < 0:
                 return -1
         if json_finish(c) < 0:
             return -1
@@ -1229,7 +1229,7 @@ cdef class Decoder(batch.Decoder):
                 elif _letter(&name, c'd'):
                     found = self.read_section(c, &delete, False)
                 else:
-                    found = json_skip(c)
+                    found = json_skip_other(c, &name, b"u p d ")
                 if found < 0:
                     return -1
             if json_finish(c) < 0:
@@ -1544,7 +1544,7 @@ cdef class Decoder(batch.Decoder):
                 has_handle = True
                 found = json_bool(c, &handle)
             else:
-                found = json_skip(c)
+                found = json_skip_other(c, &name, b"t h f v ")
             if found < 0:
                 return -1
         if column.code < 0 or column.value_at == NULL:

@@ -89,6 +89,7 @@ from tidegate.wire.json cimport (
     json_open,
     json_peek,
     json_skip,
+    json_skip_other,
     json_skip_string,
     json_span,
     json_text,
@@ -720,7 +721,7 @@ cdef class Decoder(batch.Decoder):
         cdef int64_t version = 0
         cdef uint32_t bit = _member_bit(name)
         if bit == 0:
-            return json_skip(c)
+            return json_skip_other(c, name, _MEMBERS)
         if _once(c, &f.named, bit) < 0:
             return -1
         if c.p[0] == c'n':
@@ -1437,6 +1438,13 @@ cdef int _at_most(Cursor *c, int64_t *out, int64_t largest) noexcept nogil:
 cdef int _timestamp(Cursor *c, int64_t *out) noexcept nogil:
     """A TSO: commitTs, or a schema's version."""
     return _at_most(c, out, INT64_MAX)
+
+
+# The names of a message's members, for json_skip_other.
+cdef const char *_MEMBERS = (
+    b"version database table tableid type sql committs buildts schemaversion claimchecklocation "
+    b"handlekeyonly checksum data old tableschema pretableschema "
+)
 
 
 cdef uint32_t _member_bit(const Span *name) noexcept nogil:
