@@ -91,6 +91,11 @@ def test_bad_messages_are_named_and_make_exit_code_1(tmp_path):
         (["inspect", "x.jsonl", "--protocol", "avro"], "'avro' is not one of"),
         (["inspect", "x.jsonl", "--output", "xml"], "'xml' is not one of"),
         (["inspect", "x.jsonl", "--claim-check", "nowhere"], "does not exist"),
+        (["inspect", "kafka://h:1/t", "--from-time", "99999999999d"], "or an age"),
+        (["inspect", "."], "Is a directory"),
+        (["generate", "bank", "nowhere/b.parquet", "--rows", "1"], "No such file or directory"),
+        (["read", "d.t", "--lake", "x", "--at", "1960-01-01"], "a time since 1970"),
+        (["read", "d.t", "--lake", "x", "--at", "9" * 30], "give a TSO"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["convert", "a", "b"], "give --to PROTOCOL and DEST"),
         (["convert", "a", "b", "--to", "craft", "--option", "x=1"], "max-message-bytes"),
@@ -105,6 +110,21 @@ def test_usage_errors_say_what_is_wrong_and_exit_2(arguments, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["inspect", "nothing.jsonl", "--output", "json"], "there is no such file"),
+        (["inspect", "--output=json"], "Missing argument 'SOURCE'"),
+    ],
+)
+def test_errors_are_json_too_where_that_is_asked_for(arguments, says):
+    done = tidegate(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = json.loads(done.stderr)
+    assert told["event"] == "error"
+    assert says in told["error"]
 
 
 def test_messages_of_no_known_protocol_are_a_usage_error():
@@ -167,7 +187,8 @@ def test_an_event_is_one_line_that_no_terminal_obeys():
     assert event.endswith(r".t\r\nt: CREATE TABLE t (\n  a INT COMMENT '\x1b[31mred'\n)  [QUERY]")
 
 
-def test_claim_checks_are_loaded_from_a_folder(tmp_path):
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_claim_checks_are_loaded_from_a_folder_or_a_uri(tmp_path, form):
     messages = corpus.messages("large.canal.cc")
     load = corpus.claim_check_loader("large.canal.cc")
     for message in messages:
@@ -175,7 +196,13 @@ def test_claim_checks_are_loaded_from_a_folder(tmp_path):
         if location:
             (tmp_path / location.rsplit("/", 1)[-1]).write_bytes(load(location))
     done = tidegate(
-        "inspect", "-", "--claim-check", tmp_path, "--output", "json", stdin=capture(messages)
+        "inspect",
+        "-",
+        "--claim-check",
+        form.format(tmp_path),
+        "--output",
+        "json",
+        stdin=capture(messages),
     )
     assert done.returncode == 0
     rows = [json.loads(line) for line in done.stdout.splitlines()]

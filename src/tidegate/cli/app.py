@@ -5,8 +5,10 @@ Exit codes: 0 fine, 1 something needs a look (bad messages, stopped tables, diff
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import click
@@ -22,20 +24,40 @@ USAGE = 2
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = commands.main(arguments, prog_name="tidegate", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = USAGE
+        code = commands.main(given, prog_name="tidegate", standalone_mode=False)
     except click.exceptions.Abort:
         code = 130
-    except TidegateError as error:
-        click.echo(f"tidegate: {error}", err=True)
-        code = USAGE
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away, as `head` does
         code = 0
+    except (click.ClickException, TidegateError, OSError) as error:
+        _tell(error, in_json=_wants_json(given))
+        code = USAGE
     sys.exit(code or 0)
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether programs read our output, also where the arguments are wrong otherwise."""
+    return "--output=json" in arguments or ("--output", "json") in pairwise(arguments)
+
+
+def _tell(error: Exception, *, in_json: bool) -> None:
+    """Says on standard error what is wrong."""
+    if isinstance(error, OSError):
+        # Arrow's own have everything in their text.
+        told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        words = f"{told.rstrip('.')}. Check the path, its permissions and the room on the disk."
+    else:
+        words = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    if in_json:
+        document = {"event": "error", "kind": type(error).__name__, "error": words}
+        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+    elif isinstance(error, click.ClickException):
+        error.show()
+    else:
+        click.echo(f"tidegate: {words}", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -51,6 +73,13 @@ def _with_options(
     for option in reversed(options):
         command = option(command)
     return command
+
+
+class _Storage(click.Path):
+    """A folder that is there, or the URI of storage elsewhere."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if "://" in str(value) else super().convert(value, param, ctx)
 
 
 def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,8 +103,8 @@ def _source_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--claim-check",
             "claim_check",
-            type=click.Path(exists=True, file_okay=False),
-            help="The folder that holds the claim-check objects.",
+            type=_Storage(exists=True, file_okay=False),
+            help="The folder, or URI (s3://…), that holds the claim-check objects.",
         ),
     ]
     return _with_options(command, options)

@@ -125,18 +125,18 @@ class Start:
             raise click.UsageError("give --from-offset or --from-time, not both.")
         if text is None:
             return cls(offset)
-        if match := _AGE.fullmatch(text.strip()):
-            age = timedelta(**{_UNITS[match[2]]: int(match[1])})
-            moment = (now or datetime.now(UTC)) - age
-        else:
-            try:
+        try:
+            if match := _AGE.fullmatch(text.strip()):
+                age = timedelta(**{_UNITS[match[2]]: int(match[1])})
+                moment = (now or datetime.now(UTC)) - age
+            else:
                 moment = datetime.fromisoformat(text.strip())
-            except ValueError:
-                raise click.UsageError(
-                    f"--from-time {text!r}: write 2026-01-31T12:00:00, which is UTC unless it "
-                    "says otherwise, or an age: 90s, 15m, 2h, 1d."
-                ) from None
-            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            raise click.UsageError(
+                f"--from-time {text!r}: write 2026-01-31T12:00:00, which is UTC unless it "
+                "says otherwise, or an age: 90s, 15m, 2h, 1d."
+            ) from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         return cls(None, round(moment.timestamp() * 1000))
 
 

@@ -16,13 +16,13 @@ import click
 from rich.console import Console
 
 from tidegate.model import LakeError, SparkError
-from tidegate.model.tso import LOGICAL_BITS, physical_ms, tso_from_datetime, tso_to_datetime
+from tidegate.model.tso import LAST_LOGICAL, physical_ms, tso_from_datetime, tso_to_datetime
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
     from tidegate.lake.settings import LakeSettings
 
-LAST_LOGICAL = (1 << LOGICAL_BITS) - 1
+_LAST_TS = (1 << 63) - 1
 
 
 def settings_of(
@@ -167,15 +167,21 @@ def ts_of(text: str | None) -> int | None:
     """The upstream instant that a person named: a TSO, or a time, in UTC unless it says another."""
     if text is None:
         return None
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
-        found = datetime.fromisoformat(text)
+        found = int(text) if text.isascii() and text.isdigit() else _ts_of_time(text)
     except ValueError:
+        found = _LAST_TS + 1
+    if found > _LAST_TS:
         raise click.UsageError(
-            f"--at {text!r}: give a TSO, or a time like 2026-11-16T09:30:00 (in UTC) or "
+            f"--at {text!r}: give a TSO, or a time since 1970 like 2026-11-16T09:30:00 (in UTC) or "
             "2026-11-16T18:30:00.250+09:00."
-        ) from None
+        )
+    return found
+
+
+def _ts_of_time(text: str) -> int:
+    """The last instant of the millisecond that a time is in."""
+    found = datetime.fromisoformat(text)
     zoned = found if found.utcoffset() is not None else found.replace(tzinfo=UTC)
     return tso_from_datetime(zoned, LAST_LOGICAL)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidegate.cli.kafka import Start, TopicReader, connection_of
-from tidegate.wire import decode_batch, from_folder, read_capture, sniff_all
+from tidegate.wire import decode_batch, from_uri, read_capture, sniff_all
 
 SNIFFED_MESSAGES = 1000
 QUIET_SECONDS = 2.0
@@ -51,7 +51,7 @@ class Reading:
             offsets=messages.column("offset"),
             encoding=self.encoding,
             compression=self.compression,
-            claim_check=None if self.claim_check is None else from_folder(self.claim_check),
+            claim_check=None if self.claim_check is None else from_uri(self.claim_check),
         )
 
 

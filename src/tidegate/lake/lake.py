@@ -19,7 +19,7 @@ from tidegate.lake.iceberg import local_folder, recorded
 from tidegate.lake.names import quoted
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError, TableSchema
-from tidegate.model.tso import tso_from_datetime
+from tidegate.model.tso import LAST_LOGICAL, tso_from_datetime
 from tidegate.spark.types import to_text
 
 _CLAIM = "tidegate.feed"
@@ -157,4 +157,5 @@ def _named(spark: SparkSession, place: LakePlace) -> LakePlace:
 
 
 def _ts(at: int | datetime | None) -> int | None:
-    return tso_from_datetime(at) if isinstance(at, datetime) else at
+    """The last TSO of the millisecond that a time names."""
+    return tso_from_datetime(at, LAST_LOGICAL) if isinstance(at, datetime) else at

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 LOGICAL_BITS = 18
-_LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
+LAST_LOGICAL = (1 << LOGICAL_BITS) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -17,13 +17,13 @@ def physical_ms(tso: int) -> int:
 
 def logical(tso: int) -> int:
     """The counter within the millisecond."""
-    return tso & _LOGICAL_MASK
+    return tso & LAST_LOGICAL
 
 
 def tso_from_ms(ms: int, logical: int = 0) -> int:
     """The timestamp of a millisecond and a counter."""
-    if not 0 <= logical <= _LOGICAL_MASK:
-        raise ValueError(f"The logical part {logical} must be from 0 to {_LOGICAL_MASK}.")
+    if not 0 <= logical <= LAST_LOGICAL:
+        raise ValueError(f"The logical part {logical} must be from 0 to {LAST_LOGICAL}.")
     if ms < 0:
         raise ValueError(f"The physical part {ms} must not be before 1970.")
     return ms << LOGICAL_BITS | logical
