@@ -4,6 +4,8 @@ Under a policy other than evolve the mirror may have columns of its own: a table
 every policy makes of every kind of statement.
 """
 
+import json
+
 import pytest
 
 from tidegate.feed.gate import DdlId
@@ -177,6 +179,51 @@ def test_a_dropped_database_takes_its_tables_along():
 def test_a_statement_about_an_unknown_table_is_passed_over():
     lake = Lake()
     assert lake.plan([statement(5, "TRUNCATE TABLE nowhere", table="nowhere")], []) == []
+
+
+def test_a_table_whose_place_in_the_lake_is_taken_is_stopped():
+    """Also where a statement brings it there; when the place is free again, it is used again."""
+    routes = Routes((), {"crm.*": "d.*"})
+    tables, book = {}, TableBook()
+
+    def plan(*queries):
+        planner = Planner(tables, book, {}, {}, Position(100), routes=routes)
+        return planner.plan([statement(at, query) for at, query in enumerate(queries, 5)], [])
+
+    made = plan(CREATE.replace("`t`", "crm.t"), CREATE.replace("`t`", "other.t"))
+    for step in made:
+        step.table.identifier = str(step.name)
+    assert made[0].names == (("crm", "t"), ("d", "t"))
+    steps = plan("RENAME TABLE other.t TO d.t")
+    assert [(type(step), step.table.identifier) for step in steps] == [(Drop, "other.t")]
+    assert "in the place of crm.t" in tables["d", "t"].reason
+    steps = plan("DROP TABLE crm.t", CREATE.replace("`t`", "crm.t"))
+    assert kinds(steps) == [Drop, Create]
+    steps = plan("DROP TABLE crm.t", "DROP TABLE d.t", CREATE)
+    assert kinds(steps) == [Drop, Drop, Create]
+    # One waits for the other: they are the same table to the lake.
+    assert ("d", "t") in set(steps[0].names) & set(steps[2].names)
+
+
+def test_a_schema_that_comes_with_a_statement_is_taken_where_no_other_is_known():
+    lake = Lake()
+    before = TableBook()
+    before.run(CREATE, "d", "t")
+    told = json.dumps({"preTableSchema": before.get("d", "t").to_object()})
+    alter = DdlId(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT")
+    assert lake.plan([Statement(alter, Position(5, 1), told)], []) == []
+    assert lake.tables == {}
+    assert lake.book.get("d", "t").column_names == ("id", "v", "w")
+
+
+@pytest.mark.parametrize("key, moves", [(("id",), False), (("v",), True), ((), True)])
+def test_updates_stay_with_their_key_only_where_the_wire_tells_that_key(key, moves):
+    lake = Lake(statement(1, CREATE))
+    planner = Planner(
+        lake.tables, lake.book, lake.layouts, {}, Position(100), {1: key} if key else {}
+    )
+    (rows,) = planner.plan([], [group(0, kind="update"), group(0)])
+    assert rows.moves is moves
 
 
 # --- policies -------------------------------------------------------------------------------------

@@ -242,22 +242,24 @@ class Mirror:
             )
             wanted = pc.or_(late, pc.greater(ts, self.state.applied_ts))
             pending = pending.filter(pc.and_(wanted, pc.less_equal(ts, target)))
-        ids = [ddl_id(row) for row in in_order(pending).to_pylist()]
+        rows = in_order(pending).to_pylist()
         if not self.gate.has_watermarks:
             done = set(self.state.done)
-            new = [each for each in ids if each not in done]
+            rows = [row for row in rows if ddl_id(row) not in done]
             return [
-                Statement(each, Position(target, 2 * n)) for n, each in enumerate(new, 1)
+                Statement(ddl_id(row), Position(target, 2 * n), row["schema"])
+                for n, row in enumerate(rows, 1)
             ], target
-        if len(ids) > MAX_STATEMENTS:
-            target = ids[MAX_STATEMENTS].commit_ts - 1
-            ids = [each for each in ids if each.commit_ts <= target] or ids
-            target = max(target, ids[-1].commit_ts)
+        if len(rows) > MAX_STATEMENTS:
+            target = rows[MAX_STATEMENTS]["commit_ts"] - 1
+            rows = [row for row in rows if row["commit_ts"] <= target] or rows
+            target = max(target, rows[-1]["commit_ts"])
         counts: dict[int, int] = {self.state.applied_ts: len(self.gate.applied_ddl)}
         found = []
-        for each in ids:
-            counts[each.commit_ts] = counts.get(each.commit_ts, 0) + 1
-            found.append(Statement(each, Position(each.commit_ts, counts[each.commit_ts])))
+        for row in rows:
+            ts = row["commit_ts"]
+            counts[ts] = counts.get(ts, 0) + 1
+            found.append(Statement(ddl_id(row), Position(ts, counts[ts]), row["schema"]))
         return found, target
 
     def _before_schema_change(
@@ -475,7 +477,7 @@ class Mirror:
             self.state.book,
             *self._schemas.layouts(groups),
             end,
-            self._schemas.shapes_with_keys(groups),
+            self._schemas.keys_of_shapes(groups),
             self.settings.routes,
             completes=self.settings.upstream is not None,
             policy=self._policy,

@@ -9,7 +9,8 @@ columns than the upstream, both schemas are carried on, and rows are fitted to t
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -32,7 +33,7 @@ CLAIM_CHECK_NEEDED = (
     "Messages that were too large are in claim-check storage: name it with the setting "
     "claim-check, and mirror the table anew."
 )
-
+IN_PLACE = "Renamed in the lake, it is in the place of {other}."
 
 MOST_REASONS = 8
 """How many reasons are kept of why a table is not as its upstream."""
@@ -81,16 +82,21 @@ class Table:
 class Statement:
     """A DDL of the feed that is to be done: what it says, and where a table stands after it.
 
-    The position before it, one `ddl` less, is for the rows that go before it.
+    The position before it, one `ddl` less, is for the rows that go before it. `schemas` is what the
+    feed tells beside it of the table's schemas, as JSON.
     """
 
     id: DdlId
     position: Position
+    schemas: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to do to one table; it waits for earlier steps with any of its `names`."""
+    """Something to do to one table; it waits for earlier steps with any of its `names`.
+
+    These are the table's names upstream and in the lake.
+    """
 
     table: Table
     position: Position
@@ -158,7 +164,7 @@ class Planner:
     """Turns statements and row groups into steps, and carries names and schemas through them.
 
     `tables` and `book` are changed in place: give copies if the steps may never be done. `keyed`
-    are the shapes whose key the wire tells.
+    has the keys of shapes, as far as the wire tells them.
     """
 
     def __init__(
@@ -168,7 +174,7 @@ class Planner:
         layouts: Mapping[tuple[int, int | None], tuple[str, ...]],
         schemas: Mapping[tuple[int, int | None], TableSchema],
         target: Position,
-        keyed: Container[int] = (),
+        keyed: Mapping[int, Sequence[str]] | None = None,
         routes: Routes | None = None,
         *,
         completes: bool = False,
@@ -181,7 +187,7 @@ class Planner:
         self._layouts = layouts
         self._schemas = schemas
         self._target = target
-        self._keyed = keyed
+        self._keyed = keyed or {}
         self._completes = completes
         self._policy = policy
         self._steps: list[Step] = []
@@ -224,7 +230,7 @@ class Planner:
             Rows(
                 table,
                 position,
-                (folded,),
+                self._places(table.name),
                 name=name,
                 schema=table.schema,
                 sent=table.sent,
@@ -239,15 +245,20 @@ class Planner:
                     max(group.segment for group in groups),
                 ),
                 late=any(group.late for group in groups),
-                moves=any(self._may_move(group) for group in groups),
+                moves=any(self._may_move(table, group) for group in groups),
                 count=sum(group.rows for group in groups),
                 incomplete=any(group.partial and self._lacking(table, group) for group in groups),
             )
         )
 
-    def _may_move(self, group: Group) -> bool:
-        """Whether an update may take a row to another key: seen, or not to be seen on the wire."""
-        return group.moved or (group.kind == "update" and group.shape not in self._keyed)
+    def _may_move(self, table: Table, group: Group) -> bool:
+        """Whether an update may take a row to another key: seen, or not to be seen on the wire.
+
+        Nothing is seen where the wire's key is not the one that the table is kept by.
+        """
+        if group.moved or group.kind != "update":
+            return group.moved
+        return set(self._keyed.get(group.shape, ())) != set(table.sent.handle_key())
 
     def _unknown(self, groups: Sequence[Group]) -> Table:
         """A table whose CREATE the feed did not bring: the rows themselves say what it is."""
@@ -305,6 +316,7 @@ class Planner:
 
     def _statement(self, statement: Statement) -> None:
         told = statement.id
+        self._learn_before(statement)
         for effect in self._book.run(told.query, told.database, told.table or None):
             self.touched.add(effect.name)
             if effect.new_name is not None:
@@ -313,6 +325,13 @@ class Planner:
                 self._effect(effect, statement.position)
             elif effect.new_name is not None and self._routes.wants(effect.new_name):
                 self._come_in(effect, statement.position)
+
+    def _learn_before(self, statement: Statement) -> None:
+        """Takes a table's schema from the feed where no statement and no row has told it."""
+        told = json.loads(statement.schemas or "{}").get("preTableSchema")
+        schema = TableSchema.from_json(told) if told else None
+        if schema is not None and self._book.get(schema.database, schema.table) is None:
+            self._book.put(schema)
 
     def _effect(self, effect: Effect, position: Position) -> None:
         folded = effect.name.folded
@@ -377,17 +396,30 @@ class Planner:
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
         table = Table(name, schema)
+        other = self._in_place(name)
+        self._tables[name.folded] = table
+        if other is not None:
+            self._stop(table, IN_PLACE.format(other=other.name), position)
+            return table
+        names = self._places(name)
+        self._steps.append(Create(table, position, names, name=name, schema=schema))
+        return table
+
+    def _places(self, *names: Name) -> tuple[tuple[str, str], ...]:
+        """The names upstream, and those in the lake."""
+        there = (self._routes.destination(name) for name in names)
+        return tuple(dict.fromkeys(name.folded for name in (*names, *there)))
+
+    def _in_place(self, name: Name, but: Table | None = None) -> Table | None:
+        """The table that has in the lake the name that this one is to have there."""
         there = self._routes.destination(name).folded
         for other in self._tables.values():
+            is_nowhere = other.status is Status.STOPPED and not other.identifier
+            if other is but or is_nowhere:
+                continue
             if self._routes.destination(other.name).folded == there:
-                self._tables[name.folded] = table
-                self._stop(
-                    table, f"Renamed in the lake, it is in the place of {other.name}.", position
-                )
-                return table
-        self._tables[name.folded] = table
-        self._steps.append(Create(table, position, (name.folded,), name=name, schema=schema))
-        return table
+                return other
+        return None
 
     def _dropped(self, table: Table, effect: Effect, position: Position) -> None:
         """A table that the upstream has no more, or that is renamed to what is not mirrored."""
@@ -405,7 +437,7 @@ class Planner:
 
     def _drop(self, table: Table, position: Position) -> None:
         del self._tables[table.name.folded]
-        self._steps.append(Drop(table, position, (table.name.folded,)))
+        self._steps.append(Drop(table, position, self._places(table.name)))
 
     def _rename(self, table: Table, effect: Effect, position: Position) -> None:
         assert effect.new_name is not None
@@ -413,8 +445,14 @@ class Planner:
             self._dropped(table, effect, position)
             return
         self._make_room(effect, position)
+        other = self._in_place(effect.new_name, but=table)
+        if other is not None:
+            self._drop(table, position)
+            reason = IN_PLACE.format(other=other.name)
+            self._stop(self._unmirrored(effect), reason, position)
+            return
         del self._tables[table.name.folded]
-        names = (table.name.folded, effect.new_name.folded)
+        names = self._places(table.name, effect.new_name)
         self._steps.append(Rename(table, position, names, new_name=effect.new_name))
         table.name = effect.new_name
         self._learn(table, effect)
@@ -427,7 +465,7 @@ class Planner:
                 found = fit(self._policy, table.schema, change.after, change.columns, change.what)
                 self._fit(table, found, change.after, position)
                 return
-            names = (table.name.folded,)
+            names = self._places(table.name)
             self._steps.append(Evolve(table, position, names, before=table.schema, change=change))
         elif effect.kind in (ChangeKind.TRUNCATED, ChangeKind.PRUNED):
             if self._policy.keeps:
@@ -439,7 +477,7 @@ class Planner:
                 self._unmirrorable(table, effect, position)
                 return
             else:
-                names = (table.name.folded,)
+                names = self._places(table.name)
                 self._steps.append(Delete(table, position, names, condition=change.removed))
         self._learn(table, effect)
 
@@ -449,7 +487,7 @@ class Planner:
             self._stop(table, found.problem, position)
             return
         if found.change is not None:
-            names = (table.name.folded,)
+            names = self._places(table.name)
             step = Evolve(table, position, names, before=table.schema, change=found.change)
             self._steps.append(step)
         table.schema = found.schema

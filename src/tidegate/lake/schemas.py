@@ -63,10 +63,10 @@ class RowSchemas:
             schemas[key] = shape.schema or _told_by(shape)
         return names, schemas
 
-    def shapes_with_keys(self, groups: Iterable[Group]) -> set[int]:
-        """The shapes that tell which columns are the key."""
+    def keys_of_shapes(self, groups: Iterable[Group]) -> dict[int, tuple[str, ...]]:
+        """The columns of the key, by shape, where the wire tells them."""
         told = ((group.shape, self._cache.shapes.shape(group.shape)) for group in groups)
-        return {number for number, shape in told if shape is not None and shape.keys}
+        return {number: shape.keys for number, shape in told if shape is not None and shape.keys}
 
 
 def _told_by(shape: Shape) -> TableSchema:
