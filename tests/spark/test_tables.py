@@ -72,7 +72,11 @@ def decoded(name: str) -> pa.RecordBatch:
 def told(rows: Sequence[Row]) -> list[Row]:
     """The rows of schemas and DDL as `find_schema` collects them."""
     return [
-        {**row, "query": (row["ddl"] or {}).get("query")}
+        {
+            **row,
+            "query": (row["ddl"] or {}).get("query"),
+            "place": tuple(row[name] for name in ("topic", "partition", "offset", "event")),
+        }
         for row in rows
         if row["kind"] in ("ddl", "schema")
     ]
@@ -158,6 +162,26 @@ def test_every_table_of_a_feed_is_typed_by_name(name: str) -> None:
         assert all(list(row) == table_type(columns, True).names for row in found)
         typed += len(found)
     assert typed == sum(row["kind"] in ROW_KINDS for row in rows)
+
+
+def test_statements_of_one_instant_follow_each_other_as_they_were_sent() -> None:
+    """TiCDC sends each pair of a RENAME TABLE by itself, all with one commit_ts."""
+    queries = [
+        (1, "CREATE TABLE a (id INT PRIMARY KEY, x INT)"),
+        (2, "CREATE TABLE b (id INT PRIMARY KEY, y INT)"),
+        (3, "RENAME TABLE a TO c"),
+        (3, "RENAME TABLE b TO a"),
+        (3, "RENAME TABLE c TO b"),
+    ]
+    rows = [
+        dict.fromkeys(("shape", "schema", "table"))
+        | {"kind": "ddl", "commit_ts": ts, "database": "d", "query": query}
+        | {"place": (None, 0, offset, 0)}
+        for offset, (ts, query) in enumerate(queries)
+    ]
+    for name, column in (("a", "y"), ("b", "x")):
+        schema = schema_from_rows(list(reversed(rows)), "d", name)
+        assert schema.column_names == ("id", column)
 
 
 def test_a_stream_of_a_table_finds_its_schema_in_its_source(

@@ -335,7 +335,7 @@ def find_schema(changes: DataFrame, database: str, table: str) -> TableSchema:
         changes = found.whole()
     elif changes.isStreaming:
         raise ConfigError("schema", "of this stream it cannot be found: give it")
-    told = changes.where(F.col("kind").isin("ddl", "schema")).select(
+    told = changes.where(F.col("kind").isin("ddl", "schema")).groupBy(
         "kind",
         "commit_ts",
         "database",
@@ -344,16 +344,20 @@ def find_schema(changes: DataFrame, database: str, table: str) -> TableSchema:
         "schema",
         F.col("ddl.query").alias("query"),
     )
-    return schema_from_rows([row.asDict() for row in told.distinct().collect()], database, table)
+    first = told.agg(F.min(F.struct("topic", "partition", "offset", "event")).alias("place"))
+    return schema_from_rows([row.asDict() for row in first.collect()], database, table)
 
 
 def schema_from_rows(rows: Iterable[Mapping[str, Any]], database: str, table: str) -> TableSchema:
-    """The latest schema by `schema` and `ddl` rows, which may be in any order."""
+    """The latest schema by `schema` and `ddl` rows, which may be in any order.
+
+    Statements of one commit_ts follow each other by their `place`: topic, partition, offset, event.
+    """
     book, shapes = TableBook(), ShapeBook()
     seen: set[tuple[int, str | None]] = set()
     last: tuple[int, int] | None = None
     known: TableSchema | None = None
-    for row in sorted(rows, key=lambda row: (row["commit_ts"] or 0, row["kind"] != "ddl")):
+    for row in sorted(rows, key=_order):
         document = json.loads(row["schema"]) if row["schema"] else {}
         if row["shape"] is not None:
             shapes.add_shape(row["shape"], row["database"], row["table"], document)
@@ -377,3 +381,9 @@ def schema_from_rows(rows: Iterable[Mapping[str, Any]], database: str, table: st
         for column in shape.columns
     )
     return TableSchema(database=database, table=table, columns=columns)
+
+
+def _order(row: Mapping[str, Any]) -> tuple[int, bool, tuple[str, int, int, int]]:
+    topic, partition, offset, event = row["place"]
+    place = (topic or "", partition or 0, offset or 0, event)
+    return row["commit_ts"] or 0, row["kind"] != "ddl", place
