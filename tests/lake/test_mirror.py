@@ -15,7 +15,7 @@ import pytest
 from tests.feed.test_replay import SNAPSHOT, STOPPED, Source, decoded
 from tests.support import corpus
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
-from tidegate.lake.maintenance import maintain
+from tidegate.lake.maintenance import maintain, obstacle
 from tidegate.lake.mirror import Mirror
 from tidegate.model import LakeError
 from tidegate.model.types import MySQLType
@@ -121,6 +121,44 @@ def test_a_step_that_is_cut_off_is_done_again(spark, tmp_path, boundary):
     }
 
 
+def test_a_step_that_was_cut_off_is_over_when_it_is_done_again(spark, tmp_path):
+    """Also after steps that were not recorded, and its tables can be read before that."""
+
+    class Crash(Exception):
+        pass
+
+    def crash(name):
+        if name == "applied" and mirror.state.step > 2:
+            raise Crash
+
+    feed = decoded("bank.canal.ext.stream")
+    lake = new_lake(spark, tmp_path)
+    mirror = Mirror(lake, boundary=crash)
+    for part in (feed, later(feed, 100), later(feed, 200)):  # the last two are not worth a record
+        fill(lake, part)
+        assert mirror.step(PARTITIONS)
+    truth = expected(Source("bank").at(2**63))
+    fill(lake, statements(feed, (300, "RENAME TABLE `bank`.`journal` TO `bank`.`ledger`")))
+    fill(lake, statements(feed, (400, "CREATE TABLE `bank`.`journal` (`id` INT PRIMARY KEY)")))
+    with pytest.raises(Crash):
+        mirror.step(PARTITIONS)
+    assert contents(lake) == truth
+    mirror = Mirror(lake)
+    assert mirror.step(PARTITIONS)
+    assert obstacle(lake, mirror.state) is None
+    # A statement that has come before the next start is not lost to it.
+    fill(lake, pa.concat_tables([later(feed, 2000), later(feed, 3000, "DROP TABLE bank.ledger")]))
+    assert mirror.step(PARTITIONS)
+    mirror.settle()
+    mirror = Mirror(lake)
+    fill(lake, later(feed, 4000))
+    assert mirror.step(PARTITIONS)
+    assert contents(lake) == {
+        ("bank", "accounts"): truth["bank", "accounts"],
+        ("bank", "journal"): [],
+    }
+
+
 @pytest.mark.parametrize(
     "boundary, table_format", [("drop", "iceberg"), ("create", "iceberg"), *SLOW_DROPS]
 )
@@ -180,33 +218,26 @@ def removed(lake, keep):
 
 def statements(feed, *queries):
     """Statements after the end of a feed, with the watermarks that release them."""
+    told = [later(feed, number, query) for number, query in queries]
+    return pa.concat_tables([*told, later(feed, 1000)])
+
+
+def later(feed, number, query=None):
+    """What comes so much later than the end of a feed: a statement, or watermarks."""
     last = max(ts for ts in feed["commit_ts"].to_pylist() if ts is not None)
-    offset = max(feed["offset"].to_pylist()) + 1
-    rows = []
-    for number, query in queries:
-        row = dict.fromkeys(feed.column_names) | {
-            "partition": 0,
-            "offset": offset + number,
-            "event": 0,
-            "kind": "ddl",
-            "commit_ts": last + number,
-            "database": "bank",
-            "table": "journal",
-            "ddl": {"type": "QUERY", "code": None, "query": query},
-            "flags": 0,
-        }
-        rows.append(row)
-    rows += [
-        row
-        | {
-            "partition": partition,
-            "offset": offset + 100,
-            "kind": "watermark",
-            "ddl": None,
-            "commit_ts": last + 1000,
-        }
-        for partition in range(3)
-    ]
+    row = dict.fromkeys(feed.column_names) | {
+        "partition": 0,
+        "offset": max(feed["offset"].to_pylist()) + 1 + number,
+        "event": 0,
+        "kind": "watermark",
+        "commit_ts": last + number,
+        "flags": 0,
+    }
+    if query is None:
+        rows = [row | {"partition": partition} for partition in range(3)]
+    else:
+        ddl = {"type": "QUERY", "code": None, "query": query}
+        rows = [row | {"kind": "ddl", "database": "bank", "table": "journal", "ddl": ddl}]
     return pa.Table.from_pylist(rows, schema=feed.schema)
 
 

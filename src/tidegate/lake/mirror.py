@@ -431,8 +431,9 @@ class Mirror:
         worth: bool = True,
     ) -> StepReport:
         """Records what was done, if it is worth a commit."""
-        state = self.state
-        state.step += 1
+        state, again = self.state, self._unfinished
+        # A step that was cut off keeps its number: steps without changes may have gone before it.
+        state.step = state.step + 1 if again is None else again.step
         state.rows += rows
         changed = self._changed(steps, before)
         self._unrecorded = True

@@ -277,8 +277,9 @@ class Snapshots:
     def at(self, ts: int | None = None) -> list[Snapshot]:
         """The tables at the last instant recorded that is not after `ts`, or now.
 
-        A table that was renamed or dropped since is found by its uid. One whose versions went with
-        it, in a catalog that cannot rename, is left out.
+        A table that was renamed or dropped since, also by a step that is under way or was cut off,
+        is found by its uid. One whose versions went with it, in a catalog that cannot rename, is
+        left out.
         """
         if ts is not None and ts < self.kept_since():
             first = tso_to_datetime(self.kept_since())
@@ -286,10 +287,10 @@ class Snapshots:
                 f"The lake keeps its snapshots since {first:%Y-%m-%d %H:%M:%S} UTC only",
                 "Ask for a later instant; `tidegate maintain --keep` says how long they are kept",
             )
-        rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
+        rows = self._tables.read(self.identifier)
         if ts is not None:
             rows = rows.where(F.col("resolved_ts") <= ts)
-        last = _last(rows, "resolved_ts", "wall", "identifier", "uid", "version")
+        last = _last(rows, "step", "resolved_ts", "wall", "identifier", "uid", "version").collect()
         found = [
             Snapshot(
                 row["last"]["resolved_ts"],
@@ -299,13 +300,20 @@ class Snapshots:
                 row["last"]["uid"],
                 row["last"]["version"],
             )
-            for row in last.collect()
-            if row["last"]["version"] is not None
+            for row in last
+            if row["database"] is not None and row["last"]["version"] is not None
         ]
-        if ts is None:
+        if ts is None and not self._is_under_way(
+            max((row["last"]["step"] for row in last), default=0)
+        ):
             return found
         there = {each.uid: each.identifier for each in self._tables.locate()}
         return [replace(each, identifier=there[each.uid]) for each in found if each.uid in there]
+
+    def _is_under_way(self, recorded: int) -> bool:
+        """Whether a later step was begun: it may have renamed or dropped tables."""
+        intent = self.intended()
+        return intent is not None and intent.step > recorded
 
     def needed(self, since: int) -> set[str]:
         """The uids of the tables that some instant from `since` on shows."""
