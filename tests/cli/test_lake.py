@@ -19,10 +19,12 @@ import pytest
 from tests.support.changing import Changing
 from tests.support.spark import fresh
 from tidegate.cli.app import commands
+from tidegate.cli.bridge import _failure
 from tidegate.cli.lakes import java_reason
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.lake import Lake, LakePlace
+from tidegate.lake.run import READING, spark_failure
 from tidegate.model import ConfigError, LakeError
 from tidegate.wire import write_capture
 from tidegate.workload import workload
@@ -515,3 +517,19 @@ def test_usage_errors_say_what_to_write(tidegate, arguments, says):
 )
 def test_of_javas_errors_the_first_cause_is_told(text, reason):
     assert java_reason(text) == reason
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("x.UnknownTopicOrPartitionException: no", "the topic does not exist. Check its name"),
+        ("[KAFKA_DATA_LOSS.X] gone", "were deleted by retention"),
+        ("something else\n\tat a stack", "something else"),
+    ],
+)
+def test_what_ends_a_query_is_told_with_the_next_step(text, says):
+    """A mirror reads on after no gap, whatever a stream may do."""
+    for told in (_failure(Exception(text), "k"), spark_failure(READING, Exception(text), "lake")):
+        assert says in str(told)
+        assert "stack" not in str(told)
+    assert "fail_on_data_loss" not in str(spark_failure(READING, Exception(text), "lake"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,19 @@ def test_settings_of_the_caller_win_and_jars_are_joined(tmp_path: Path) -> None:
     assert chosen["spark.jars.packages"] == "g:a:1"
     assert "spark.sql.extensions" not in chosen
     assert "spark.driver.memory" not in sessions._settings("yarn", Found(), [], {})
+
+
+def test_an_interrupt_while_spark_starts_counts_when_it_has() -> None:
+    """PySpark's launcher, cut off in between, would leave a Java process that never ends."""
+    before = signal.getsignal(signal.SIGINT)
+    started = []
+
+    def start() -> None:
+        with sessions._launching():
+            signal.raise_signal(signal.SIGINT)
+            started.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert started
+    assert signal.getsignal(signal.SIGINT) is before

@@ -6,6 +6,7 @@ Exit codes: 0 fine, 1 something needs a look (bad messages, stopped tables, diff
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,9 +26,11 @@ USAGE = 2
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Runs the command line and exits."""
     given = sys.argv[1:] if arguments is None else arguments
+    # What libraries log (Py4J: every Ctrl-C, with its traceback) is not what a command says.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         code = commands.main(given, prog_name="tidegate", standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         code = 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away, as `head` does
@@ -45,7 +48,9 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 
 def _tell(error: Exception, *, in_json: bool) -> None:
     """Says on standard error what is wrong."""
-    if isinstance(error, OSError):
+    if isinstance(error, ConnectionError):
+        words = "Spark's Java process has ended. Nothing is lost: run the command again."
+    elif isinstance(error, OSError):
         # Arrow's own have everything in their text.
         told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         words = f"{told.rstrip('.')}. Check the path, its permissions and the room on the disk."

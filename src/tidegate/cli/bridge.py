@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
+from tidegate.cli.lakes import java_reason, own_interrupts, working
 from tidegate.feed.config import SinkUri
 from tidegate.model import ConfigError, SinkError, TidegateError, tso_to_datetime
 from tidegate.wire.carries import not_carried
@@ -43,14 +43,18 @@ def bridge(
             "DEST", "it is a capture: use `tidegate convert SOURCE DEST --sink-uri …` for that"
         )
     folder = checkpoint or default_checkpoint(source, destination)
-    with Console(stderr=True).status("starting Spark"):
+    with working("starting Spark"), own_interrupts():
         from pyspark.errors import StreamingQueryException
 
         from tidegate.spark import changes, publish, session
         from tidegate.spark.decoding import origin
         from tidegate.spark.sources import feed_settings
+        from tidegate.spark.topics import check_answer
 
         spark = session("tidegate-bridge", master=master, libraries=("kafka",))
+        told = feed_settings(source, changefeed)
+        if told is not None and told.kafka is not None:
+            check_answer(spark, told)
         frame = changes(
             spark,
             source,
@@ -81,7 +85,7 @@ def bridge(
     except KeyboardInterrupt:
         pass
     except StreamingQueryException as error:
-        raise _failure(error) from error
+        raise _failure(error, source) from error
     finally:
         if query is not None:
             query.stop()
@@ -105,11 +109,16 @@ def _place(text: str) -> str:
     return text.partition("?")[0]
 
 
-def _failure(error: Exception) -> Exception:
-    """What the query's own thread has raised comes as text."""
+def _failure(error: Exception, source: str) -> BaseException:
+    """What the query's own thread has raised comes as text; of Spark's errors the first cause."""
+    from tidegate.spark import explained
+
     found = _OURS.findall(str(error))
     if not found:
-        return error
+        known = explained(error, _place(source))
+        step = "Mend the cause and start the bridge again: it goes on where it was."
+        told = f"The bridge has failed: {java_reason(str(error))}. {step}"
+        return known if isinstance(known, TidegateError) else _Told(told)
     *_, reason = found
     told = reason.strip().removeprefix("Cannot write to ")
     sink, _, rest = told.partition(": ")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -68,7 +70,7 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
     # PySpark turns most of Java's errors into its own, but not all.
     java_error: Any = import_module("py4j.protocol").Py4JJavaError
     is_ours = SparkSession.getActiveSession() is None
-    with working("starting Spark"):
+    with working("starting Spark"), own_interrupts():
         spark = session(
             "tidegate",
             master=settings.master,
@@ -99,6 +101,20 @@ def java_reason(text: str) -> str:
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     first = lines[1].lstrip(": ") if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
     return (causes[-1] if causes else first).rstrip(".")
+
+
+@contextmanager
+def own_interrupts() -> Iterator[None]:
+    """Ctrl-C is Python's own again after Spark has started.
+
+    PySpark's handler asks the JVM to end all jobs, which spoils the question that is under way.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -28,11 +28,13 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.lock import jvm_lock, lake_lock
 from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
 from tidegate.lake.upkeep import Upkeep
-from tidegate.model import LakeError
+from tidegate.model import LakeError, SourceError, TidegateError
+from tidegate.spark.queries import MESSAGES_LOST, explained
 
 CHECKPOINT = "checkpoint"
 _FLOOR = "tidegate.floor"
 _BATCH_SECONDS = 10.0
+READING = "Reading the feed"
 FAR_BEHIND = 200_000
 """Messages yet to be read above which the tables wait for ingest."""
 
@@ -125,7 +127,7 @@ class MirrorRun:
                 if self._is_cut_off(query):
                     self._tell("waiting for Kafka")
                     time.sleep(min(interval, 1.0))
-                    with self._telling("Reading the feed"):
+                    with self._telling(READING):
                         query = self._start(mirror, interval, stack)
                 self._check(query)
                 self._ingested(query)
@@ -274,7 +276,7 @@ class MirrorRun:
         self._ingested(query)
 
     def _has_ended(self, query: StreamingQuery) -> bool:
-        with self._telling("Reading the feed"):
+        with self._telling(READING):
             return bool(query.awaitTermination(1))
 
     def _is_cut_off(self, query: StreamingQuery) -> bool:
@@ -290,7 +292,7 @@ class MirrorRun:
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()
         if error is not None:
-            raise spark_failure("Reading the feed", error, self.lake.place.folder)
+            raise spark_failure(READING, error, self.lake.place.folder)
 
     def _tell(self, phase: str) -> None:
         self.progress.phase = phase
@@ -363,11 +365,17 @@ def disk_full(doing: str, error: Exception, folder: str) -> LakeError | None:
     )
 
 
-def spark_failure(doing: str, error: Exception, folder: str) -> LakeError:
+def spark_failure(doing: str, error: Exception, folder: str) -> TidegateError:
     """What went wrong within Spark, in a sentence: the first cause, without its stack."""
     full = disk_full(doing, error, folder)
     if full is not None:
         return full
+    known = explained(error) if doing == READING else error
+    if isinstance(known, SourceError):
+        if known.reason == MESSAGES_LOST:
+            step = "Mirror the feed into another --lake, from a new changefeed"
+            return SourceError(known.source, known.reason, step)
+        return known
     lines = _causes(error)[-1].strip().splitlines() or [type(error).__name__]
     return LakeError(
         f"{doing} failed: {lines[0].rstrip('.')}",

@@ -22,6 +22,7 @@ from tidegate.model import ConfigError
 from tidegate.spark import captures
 from tidegate.spark.decoding import Reading, origin
 from tidegate.spark.sources import SNIFFED_MESSAGES, changes, topic_options
+from tidegate.spark.topics import check_answer
 
 _ALWAYS_WATERMARKS = ("open-protocol", "simple", "craft")
 
@@ -33,6 +34,8 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
     source = settings.source
     config = _config(source, settings.changefeed)
     path = capture_path(source)
+    if path is None and config is not None:
+        check_answer(spark, config)
     frame = changes(
         spark,
         source,

@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+MESSAGES_LOST = (
+    "Kafka no longer has messages that were not read yet: they were deleted by retention, or the "
+    "topic was made anew"
+)
+
 # Spark's words, or those of Kafka's client, and what they mean for a feed.
 _CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         r"KAFKA_DATA_LOSS|OffsetOutOfRangeException|data may have been lost",
-        "Kafka no longer has messages that were not read yet: they were deleted by retention, or "
-        "the topic was made anew",
+        MESSAGES_LOST,
         "Mirror the affected tables again from a new snapshot, or read on without what is lost "
         "with fail_on_data_loss=False, and keep messages longer (retention.ms)",
     ),

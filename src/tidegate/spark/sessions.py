@@ -10,9 +10,11 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -80,11 +82,31 @@ def session(
         builder = builder.config(name, value)
     # PySpark logs each failing query in JSON beside the exception that it raises.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = builder.getOrCreate()
+    with _launching():
+        spark = builder.getOrCreate()
     lacking = [f"{what}" for what in missing(spark, libraries) if what.startswith("the jar")]
     if lacking:
         raise SparkError(f"it started without {'; '.join(lacking)}", "Run `make jars`")
     return spark
+
+
+@contextmanager
+def _launching() -> Iterator[None]:
+    """Ctrl-C counts when Spark has started: cut off before, its Java process would never end."""
+    asked: list[int] = []
+    try:
+        before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
+    except ValueError:  # not the main thread: nothing interrupts it
+        yield
+        return
+    ours = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is ours:  # else it is PySpark's own by now
+            signal.signal(signal.SIGINT, before)
+    if asked:
+        raise KeyboardInterrupt
 
 
 def missing(spark: SparkSession, libraries: Iterable[str] = ("kafka",)) -> list[str]:

@@ -15,13 +15,23 @@ from pyspark.sql import SparkSession
 
 from tidegate.feed.changefeed import DEFAULT_PARTITIONS
 from tidegate.feed.config import ChangefeedConfig
-from tidegate.model import ConfigError, SinkError
+from tidegate.model import ConfigError, SinkError, SourceError
 
 ANSWER_SECONDS = 20
 _UNKNOWN = "UnknownTopicOrPartitionException"
 _EXISTS = "TopicExistsException"
 # What TiCDC leaves to Kafka of the longest message that a topic takes.
 _MESSAGE_OVERHEAD = 128
+
+
+def check_answer(spark: SparkSession, config: ChangefeedConfig) -> None:
+    """Raises SourceError where Kafka does not answer: a query would wait for minutes to say so."""
+    assert config.topic is not None
+    try:
+        with Topics(spark, config) as topics:
+            topics.partitions(config.topic)
+    except SinkError as error:
+        raise SourceError(error.sink, error.reason, error.step) from error
 
 
 class Topics:
@@ -72,7 +82,7 @@ class Topics:
                 self._ready(topic, partitions)
 
     def _ready(self, topic: str, wanted: int | None) -> int:
-        found = self._partitions(topic)
+        found = self.partitions(topic)
         if found is None:
             if not self._config.auto_create_topic:
                 raise SinkError(
@@ -89,7 +99,8 @@ class Topics:
         self._made.add(topic)
         return wanted or found
 
-    def _partitions(self, topic: str) -> int | None:
+    def partitions(self, topic: str) -> int | None:
+        """How many partitions a topic has; None if it is not there."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:
