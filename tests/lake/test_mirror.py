@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.feed.test_replay import SNAPSHOT, STOPPED, Source, decoded
+from tests.lake.test_late import Script
 from tests.support import corpus
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
 from tidegate.lake.maintenance import maintain, obstacle
@@ -266,3 +267,32 @@ def test_a_table_without_a_key_has_every_row_as_often_as_the_source(spark, tmp_p
     assert found["t", "nulluk"] == [("1", "4"), ("5", "2")]
     assert found["t", "nopk2"] == []
     assert mirror.stopped() == []
+
+
+def test_columns_may_have_any_name(spark, tmp_path):
+    """Also those that the mirror has for itself, and such as need quotes."""
+    keyed = {"id": "1", "_op": "2", "op": "3", "a.b": "4"}
+    plain = dict.fromkeys(("topic", "offset", "event", "commit_ts", "count", "a.b", "a`b"), "5")
+    feed = Script()
+    for table, columns in (("keyed", keyed), ("plain", plain)):
+        kinds = ", ".join(f"`{name.replace('`', '``')}` INT" for name in columns)
+        key = ", PRIMARY KEY (`id`)" if table == "keyed" else ""
+        feed.ddl(f"CREATE TABLE `{table}` ({kinds}{key})", table)
+    feed.add("keyed", "INSERT", after=keyed)
+    for _ in range(2):
+        feed.add("plain", "INSERT", after=plain, keys=())
+    feed.watermark()
+    feed.add("keyed", "UPDATE", after=keyed | {"op": "7"}, before=keyed)
+    feed.add("plain", "DELETE", before=plain, keys=())
+    feed.watermark()
+    changes = feed.changes()
+    is_first = pc.less(changes["offset"], 6)
+    lake = new_lake(spark, tmp_path)
+    mirror = Mirror(lake)
+    for part in (changes.filter(is_first), changes.filter(pc.invert(is_first))):
+        fill(lake, part)
+        assert mirror.step([("", 0)])
+    assert contents(lake) == {
+        ("d", "keyed"): [("1", "2", "7", "4")],
+        ("d", "plain"): [tuple(plain.values())],
+    }

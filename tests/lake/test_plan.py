@@ -205,6 +205,12 @@ def test_a_table_whose_place_in_the_lake_is_taken_is_stopped():
     assert ("d", "t") in set(steps[0].names) & set(steps[2].names)
 
 
+def test_the_lakes_own_tables_are_in_nobodys_way():
+    lake = Lake()
+    assert lake.plan([statement(5, CREATE.replace("`t`", "`_TideGate`.`changelog`"))], []) == []
+    assert "its own tables" in lake.tables["_tidegate", "changelog"].reason
+
+
 def test_a_schema_that_comes_with_a_statement_is_taken_where_no_other_is_known():
     lake = Lake()
     before = TableBook()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
@@ -17,6 +17,7 @@ from tidegate.lake.format import OP, Located, TableFormat, origin_of
 from tidegate.lake.interval import Interval
 from tidegate.lake.latest import LatestRows
 from tidegate.lake.mysql import DatabaseServer
+from tidegate.lake.names import own, quoted
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import RowReader
@@ -197,31 +198,37 @@ class Applier:
         in time. So a partition's rows are cut into runs in which commit_ts never goes back, and of
         all runs that show a transaction the one with the most of a row counts.
         """
-        names = list(step.schema.carried_names)
-        places = ["topic", "partition"]
-        order = Window.partitionBy(*places).orderBy("offset", "event", "_count")
-        back = (F.col("commit_ts") < F.lag("commit_ts").over(order)).cast("int")
-        runs = rows.withColumn("_run", F.sum(F.coalesce(back, F.lit(0))).over(order))
-        sent = runs.groupBy(
-            *names, "commit_ts", *places, "_run", F.col("_count").alias("_sign")
-        ).agg(F.sum("_count").alias("_sum"))
-        most = sent.groupBy(*names, "commit_ts", *places, "_sign").agg(
-            F.max_by("_sum", F.abs("_sum")).alias("_sum")
+        names = [quoted(name) for name in step.schema.carried_names]
+        ts, topic, partition = (_own(name) for name in ("commit_ts", "topic", "partition"))
+        order = Window.partitionBy(topic, partition).orderBy(
+            _own("offset"), _own("event"), _own("count")
         )
-        net = most.groupBy(*names).agg(F.sum("_sum").alias("_net")).where("_net <> 0").alias("net")
-        now = self._tables.read(step.table.identifier).alias("now")
-        same = [F.col(f"net.`{name}`").eqNullSafe(F.col(f"now.`{name}`")) for name in names]
-        own = [F.col(f"net.`{name}`") for name in names]
+        back = F.coalesce((ts < F.lag(ts).over(order)).cast("int"), F.lit(0))
+        runs = rows.withColumn(own("run"), F.sum(back).over(order))
+        sent = runs.groupBy(*names, ts, topic, partition, _own("run"), _own("count")).agg(
+            F.sum(_own("count")).alias(own("sum"))
+        )
+        most = sent.groupBy(*names, ts, topic, partition, _own("count")).agg(
+            F.max_by(_own("sum"), F.abs(_own("sum"))).alias(own("sum"))
+        )
+        net = most.groupBy(*names).agg(F.sum(_own("sum")).alias(own("net")))
+        net = net.where(_own("net") != 0).alias("net")
+        now = self._tables.read(step.table.identifier).withColumn(own("one"), F.lit(1)).alias("now")
+        same = [F.col(f"net.{name}").eqNullSafe(F.col(f"now.{name}")) for name in names]
         counted = (
-            net.join(now.withColumn("_one", F.lit(1)), same, "left")
-            .groupBy(*own, "_net")
-            .agg(F.count("_one").alias("_there"))
-            .withColumn("_wanted", F.greatest(F.lit(0), F.col("_there") + F.col("_net")))
+            net.join(now, same, "left")
+            .groupBy(*(F.col(f"net.{name}") for name in names), _own("net"))
+            .agg(F.count(_own("one")).alias(own("there")))
         )
         # All copies go and the right number comes: one commit.
-        gone = counted.where("_there > 0").select(*names, F.lit("d").alias(OP))
-        copies = F.explode(F.array_repeat(F.lit(1), F.col("_wanted").cast("int")))
-        put = counted.select(*names, copies.alias("_copy")).select(*names, F.lit("u").alias(OP))
+        gone = counted.where(_own("there") > 0).select(*names, F.lit("d").alias(OP))
+        wanted = F.greatest(F.lit(0), _own("there") + _own("net")).cast("int")
+        copies = F.explode(F.array_repeat(F.lit("u"), wanted)).alias(OP)
+        put = counted.select(*names, copies)
         # Made before the commit: a statement cannot read the table that it changes by another way.
         changes = gone.unionAll(put).localCheckpoint()
         self._tables.replace_rows(step.table.identifier, changes, step.position)
+
+
+def _own(name: str) -> Column:
+    return F.col(quoted(own(name)))

@@ -306,7 +306,7 @@ class DeltaFormat(TableFormat):
             identifier,
             changes,
             position,
-            f"ON {matched} WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
+            f"ON {matched} WHEN MATCHED AND s.{quoted(OP)} = 'd' THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {assigned} ",
         )
 
@@ -317,7 +317,7 @@ class DeltaFormat(TableFormat):
             identifier,
             changes,
             position,
-            f"ON s.{OP} = 'd' AND {same} WHEN MATCHED THEN DELETE ",
+            f"ON s.{quoted(OP)} = 'd' AND {same} WHEN MATCHED THEN DELETE ",
         )
 
     def _merge(self, identifier: str, changes: DataFrame, position: Position, clauses: str) -> None:
@@ -332,7 +332,7 @@ class DeltaFormat(TableFormat):
             with self._committing(changes.sparkSession, position) as session:
                 session.sql(
                     f"MERGE INTO {identifier} AS t USING {view} AS s {clauses}"
-                    f"WHEN NOT MATCHED AND s.{OP} <> 'd' "
+                    f"WHEN NOT MATCHED AND s.{quoted(OP)} <> 'd' "
                     f"THEN INSERT ({', '.join(columns)}) VALUES ({values})"
                 )
         finally:

@@ -19,9 +19,10 @@ from pyspark.sql.types import StructType
 from tidegate.feed.ddl import TableChange
 from tidegate.lake.conditions import Condition
 from tidegate.lake.logfiles import LogFile, LogWriter
+from tidegate.lake.names import own
 from tidegate.model import TableSchema
 
-OP = "_op"
+OP = own("op")
 """The column of `merge`'s source that says what to do: `u` puts the row there, `d` removes it."""
 
 

@@ -436,7 +436,7 @@ class IcebergFormat(TableFormat):
             changes = self.spark.createDataFrame(changes)
         names = [name for name in changes.columns if name != OP]
         if self._is_empty(self._load(identifier)):
-            put = changes.where(F.col(OP) == "u").select(*(quoted(name) for name in names))
+            put = changes.where(F.col(quoted(OP)) == "u").select(*(quoted(name) for name in names))
             self.append(identifier, put, position)
             return
         view = f"tidegate_changes_{uuid.uuid4().hex}"
@@ -463,15 +463,16 @@ class IcebergFormat(TableFormat):
         names = [quoted(name) for name in changes.columns if name != OP]
         same = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
         values = ", ".join(f"s.{name}" for name in names)
+        op = f"s.{quoted(OP)}"
         view = f"tidegate_changes_{uuid.uuid4().hex}"
         changes = changes.persist()
         changes.createOrReplaceTempView(view)
         try:
             with self._committing(changes.sparkSession, position) as session:
                 session.sql(
-                    f"MERGE INTO {identifier} AS t USING {view} AS s ON s.{OP} = 'd' AND {same} "
+                    f"MERGE INTO {identifier} AS t USING {view} AS s ON {op} = 'd' AND {same} "
                     "WHEN MATCHED THEN DELETE "
-                    f"WHEN NOT MATCHED AND s.{OP} <> 'd' "
+                    f"WHEN NOT MATCHED AND {op} <> 'd' "
                     f"THEN INSERT ({', '.join(names)}) VALUES ({values})"
                 )
         finally:
@@ -879,11 +880,12 @@ def _merge_statement(
     matched = " AND ".join(f"t.{quoted(k)} {bounds.equal} s.{quoted(k)}" for k in key)
     assigned = ", ".join(f"{column} = s.{column}" for column in columns)
     values = ", ".join(f"s.{column}" for column in columns)
+    op = f"s.{quoted(OP)}"
     return (
         f"MERGE INTO {identifier} AS t USING {view} AS s ON {matched}{bounds.condition} "
-        f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
+        f"WHEN MATCHED AND {op} = 'd' THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {assigned} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
+        f"WHEN NOT MATCHED AND {op} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({values})"
     )
 
 

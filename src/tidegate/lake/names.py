@@ -11,6 +11,11 @@ def quoted(*parts: str) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
+def own(name: str) -> str:
+    """A column of ours beside those of a table: MySQL lets no name end with a space."""
+    return f"{name} "
+
+
 def parts_of(identifier: str) -> list[str]:
     """The parts of what `quoted` gives."""
     return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", identifier)]

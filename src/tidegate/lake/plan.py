@@ -18,7 +18,7 @@ from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.gate import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
-from tidegate.lake.format import Position
+from tidegate.lake.format import DROPPED_DATABASE, OWN_DATABASE, Position
 from tidegate.lake.policy import Fit, Policy, by_name, fit
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout
@@ -32,6 +32,10 @@ UPSTREAM_NEEDED = (
 CLAIM_CHECK_NEEDED = (
     "Messages that were too large are in claim-check storage: name it with the setting "
     "claim-check, and mirror the table anew."
+)
+OWN_PLACE = (
+    "The lake keeps its own tables in a database of that name: mirror it, renamed, into another "
+    "lake (--rename)."
 )
 IN_PLACE = "Renamed in the lake, it is in the place of {other}."
 
@@ -396,10 +400,10 @@ class Planner:
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
         table = Table(name, schema)
-        other = self._in_place(name)
+        obstacle = self._obstacle(name)
         self._tables[name.folded] = table
-        if other is not None:
-            self._stop(table, IN_PLACE.format(other=other.name), position)
+        if obstacle:
+            self._stop(table, obstacle, position)
             return table
         names = self._places(name)
         self._steps.append(Create(table, position, names, name=name, schema=schema))
@@ -410,16 +414,18 @@ class Planner:
         there = (self._routes.destination(name) for name in names)
         return tuple(dict.fromkeys(name.folded for name in (*names, *there)))
 
-    def _in_place(self, name: Name, but: Table | None = None) -> Table | None:
-        """The table that has in the lake the name that this one is to have there."""
-        there = self._routes.destination(name).folded
+    def _obstacle(self, name: Name, but: Table | None = None) -> str:
+        """Why the table cannot have in the lake the name that it is to have there, or nothing."""
+        there = self._routes.destination(name)
+        if there.database.lower() in (OWN_DATABASE, DROPPED_DATABASE):
+            return OWN_PLACE
         for other in self._tables.values():
             is_nowhere = other.status is Status.STOPPED and not other.identifier
             if other is but or is_nowhere:
                 continue
-            if self._routes.destination(other.name).folded == there:
-                return other
-        return None
+            if self._routes.destination(other.name).folded == there.folded:
+                return IN_PLACE.format(other=other.name)
+        return ""
 
     def _dropped(self, table: Table, effect: Effect, position: Position) -> None:
         """A table that the upstream has no more, or that is renamed to what is not mirrored."""
@@ -445,11 +451,10 @@ class Planner:
             self._dropped(table, effect, position)
             return
         self._make_room(effect, position)
-        other = self._in_place(effect.new_name, but=table)
-        if other is not None:
+        obstacle = self._obstacle(effect.new_name, but=table)
+        if obstacle:
             self._drop(table, position)
-            reason = IN_PLACE.format(other=other.name)
-            self._stop(self._unmirrored(effect), reason, position)
+            self._stop(self._unmirrored(effect), obstacle, position)
             return
         del self._tables[table.name.folded]
         names = self._places(table.name, effect.new_name)

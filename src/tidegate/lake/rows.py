@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tidegate.lake.conversion import fitted
 from tidegate.lake.format import OP
+from tidegate.lake.names import own
 from tidegate.model import Column as SchemaColumn
 from tidegate.model import TableSchema
 from tidegate.spark.types import UTC, from_text, spark_type
@@ -25,6 +26,10 @@ BY_COMMIT = "commit"
 """Changes of a key follow each other by commit_ts."""
 BY_ARRIVAL = "arrival"
 """Changes of a key follow each other as they arrived, for feeds that say nothing better."""
+
+PLACE = ("topic", "partition", "offset", "event")
+COUNT = own("count")
+"""The column of `whole_rows` that says how often a row is put there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class RowReader:
         return found.select(*typed, F.when(row.isNull(), "d").otherwise("u").alias(OP))
 
     def whole_rows(self, changes: DataFrame) -> DataFrame:
-        """Every change as the row it puts or removes: the columns, `_count` 1 or -1, and its place.
+        """Every change as the row it puts or removes: the columns, COUNT 1 or -1, and its place.
 
         For tables without a key; an update removes one row and puts another.
         """
@@ -153,12 +158,8 @@ class RowReader:
         sides = [
             changes.where(F.col(side).isNotNull()).select(
                 *self._typed(F.col(side), shape, {}),
-                F.lit(count).alias("_count"),
-                "commit_ts",
-                "topic",
-                "partition",
-                "offset",
-                "event",
+                F.lit(count).alias(COUNT),
+                *(F.col(name).alias(own(name)) for name in ("commit_ts", *PLACE)),
             )
             for side, count in (("before", -1), ("after", 1))
         ]

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidegate.feed.tables import Name
 from tidegate.lake.lake import Lake
-from tidegate.lake.names import quoted
+from tidegate.lake.names import own, quoted
 from tidegate.lake.plan import Status
 from tidegate.lake.replay import Replay
 from tidegate.lake.routes import Routes
@@ -28,7 +28,7 @@ from tidegate.spark.types import from_text, to_text
 Row = tuple[str | None, ...]
 
 _NULL = "\0NULL"
-_HASH = "_hash"
+_HASH = own("hash")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Verification:
             Column.__and__,
             (F.col(f"l.{quoted(name)}").eqNullSafe(F.col(f"r.{quoted(name)}")) for name in key),
         )
-        mine_hash, their_hash = F.col(f"l.{_HASH}"), F.col(f"r.{_HASH}")
+        mine_hash, their_hash = F.col(f"l.{quoted(_HASH)}"), F.col(f"r.{quoted(_HASH)}")
         joined = left.join(right, same, "full").where(~mine_hash.eqNullSafe(their_hash))
         what = F.when(mine_hash.isNull(), "missing").when(their_hash.isNull(), "extra")
         rows = joined.select(

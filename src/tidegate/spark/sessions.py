@@ -81,7 +81,8 @@ def session(
     for name, value in chosen.items():
         builder = builder.config(name, value)
     # PySpark logs each failing query in JSON beside the exception that it raises.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     with _launching():
         spark = builder.getOrCreate()
     lacking = [f"{what}" for what in missing(spark, libraries) if what.startswith("the jar")]
