@@ -282,6 +282,25 @@ def test_types_become_wider_in_place_and_others_by_conversion(table: Table) -> N
     assert [found.uid for found in table.tables.locate() if found.uid == uid] == [uid]
 
 
+def test_values_become_what_tidb_makes_of_them(table: Table) -> None:
+    table.alter(
+        "ALTER TABLE t ADD COLUMN kind ENUM('x','y') DEFAULT 'y', ADD COLUMN raw BINARY(2) DEFAULT 'a', "
+        "ADD COLUMN words VARCHAR(20) DEFAULT 'y,x', ADD COLUMN number INT DEFAULT 1234, "
+        "ADD COLUMN half DOUBLE DEFAULT 2.5, ADD COLUMN clock TIME(3) DEFAULT '01:02:03.5'"
+    )
+    table.alter(
+        "ALTER TABLE t MODIFY COLUMN kind INT, MODIFY COLUMN raw BINARY(3), "
+        "MODIFY COLUMN words SET('x','y'), MODIFY COLUMN number VARBINARY(9), "
+        "MODIFY COLUMN half BIGINT, MODIFY COLUMN clock TIME, MODIFY COLUMN at BIGINT"
+    )
+    changed = table.tables.read(table.identifier).drop("name", "price").orderBy("id")
+    same = (2, bytearray(b"a\0\0"), "x,y", bytearray(b"1234"), 2, "01:02:04")
+    assert [tuple(row) for row in changed.collect()] == [
+        (1, 20240229123100, *same),
+        (2, None, *same),
+    ]
+
+
 def test_what_rows_do_not_show_changes_the_schema_only(table: Table) -> None:
     table.alter("ALTER TABLE t MODIFY COLUMN name VARCHAR(40) NOT NULL DEFAULT 'x'")
     told = table.schema.column("name")

@@ -19,10 +19,11 @@ from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from enum import Enum
 from math import isfinite
 
+from tidegate.feed.conversion import convert, element_number, member_bits
 from tidegate.feed.statement import Statement, Unreadable, quoted
 from tidegate.model.schema import ABSENT, Absent, Column, Default
 from tidegate.model.sql import Token, TokenKind
-from tidegate.model.types import INTEGERS, STRINGS, MySQLType, is_binary
+from tidegate.model.types import INTEGERS, STRINGS, TEMPORALS, MySQLType, is_binary
 
 
 class Form(Enum):
@@ -303,50 +304,13 @@ def _duration(text: str, digits: int) -> str:
     return f"{match[1]}{total // 3600:02}:{total // 60 % 60:02}:{total % 60:02}{fraction}"
 
 
-def _folds_case(column: Column) -> bool:
-    return column.collation is not None and column.collation.endswith("_ci")
-
-
-def _find(column: Column, name: str) -> int | None:
-    """The place of an element by its name as the column's collation compares, counted from 1."""
-    if name in column.elements:
-        return column.elements.index(name) + 1
-    if _folds_case(column):
-        folded = [element.casefold() for element in column.elements]
-        if name.casefold() in folded:
-            return folded.index(name.casefold()) + 1
-    return None
-
-
 def _element(column: Column, text: str, *, is_number: bool) -> str:
-    place = _place(column, text, is_number=is_number)
+    place = element_number(column, text, is_number=is_number)
     return text if place is None else column.elements[place - 1]
 
 
-def _place(column: Column, text: str, *, is_number: bool) -> int | None:
-    """The number of an ENUM's element, from its name or from the number itself."""
-    place = None if is_number else _find(column, text.rstrip(" "))
-    if place is None and text.isascii() and text.isdigit() and len(text) <= 5:
-        place = int(text)
-    return place if place is not None and 1 <= place <= len(column.elements) else None
-
-
-def _mask(column: Column, text: str, *, is_number: bool) -> int | None:
-    """The bits of a SET, from its members' names or from the number itself."""
-    if is_number:
-        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
-        return number if 0 < number < 1 << len(column.elements) else None
-    mask = 0
-    for name in text.split(",") if text else ():
-        place = _find(column, name.rstrip(" "))
-        if place is None:
-            return None
-        mask |= 1 << (place - 1)
-    return mask
-
-
 def _members(column: Column, text: str, *, is_number: bool) -> str:
-    mask = _mask(column, text, is_number=is_number)
+    mask = member_bits(column, text, is_number=is_number)
     if mask is None:
         return text
     return ",".join(name for bit, name in enumerate(column.elements) if mask >> bit & 1)
@@ -370,10 +334,10 @@ def fill(column: Column, written: Written | None) -> str | Absent | None:
     stored = stored_default(column, written)
     text = "" if stored is None else str(stored)
     if column.code == MySQLType.ENUM:
-        place = _place(column, text, is_number=False)
+        place = element_number(column, text)
         return ABSENT if place is None else str(place)
     if column.code == MySQLType.SET:
-        mask = _mask(column, text, is_number=False)
+        mask = member_bits(column, text)
         return ABSENT if mask is None else str(mask)
     if column.code == MySQLType.NEWDECIMAL:
         number = _decimal(text)
@@ -381,14 +345,22 @@ def fill(column: Column, written: Written | None) -> str | Absent | None:
     if is_binary(column.code, column.type_flags):
         raw = bytes.fromhex(written.text) if written.form is Form.BYTES else text.encode()
         return base64.b64encode(raw if is_number else _padded(column, raw)).decode()
+    if column.code in _CONVERTED:
+        is_year = column.code == MySQLType.YEAR and written.form is not Form.TEXT
+        found = convert(_NUMBER if is_year else _TEXT, column, text)
+        return ABSENT if found is None else found
     return text
+
+
+_TEXT, _NUMBER = Column.of_type("", "varchar"), Column.of_type("", "bigint")
+# What is written may be of another form than that in which rows carry it.
+_CONVERTED = TEMPORALS | {MySQLType.YEAR, MySQLType.STRING}
 
 
 _ZEROS: dict[int, str] = {
     MySQLType.DATE: "0000-00-00",
     MySQLType.DATETIME: "0000-00-00 00:00:00",
     MySQLType.TIMESTAMP: "0000-00-00 00:00:00",
-    MySQLType.DURATION: "00:00:00",
     MySQLType.ENUM: "1",  # its first element
     MySQLType.JSON: "null",
     MySQLType.VECTOR: "[]",
@@ -400,4 +372,6 @@ def _zero(column: Column) -> str:
     """The value of a NOT NULL column that was given none."""
     if is_binary(column.code, column.type_flags):
         return base64.b64encode(_padded(column, b"")).decode()
+    if column.code in (MySQLType.NEWDECIMAL, MySQLType.DURATION):
+        return convert(_NUMBER, column, "0") or "0"  # with its decimals
     return _ZEROS.get(column.code, "0")

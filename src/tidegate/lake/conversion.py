@@ -2,19 +2,20 @@
 
 `plan` pairs each column of the table after a change with where its values come from. MySQL converts
 the values of a column whose type changes, and the feed does not send them again, so the mirror
-converts them too, by MySQL's rules as far as they are the same for every session. docs/types.md
-tells the rules.
+converts them too: by `tidegate.feed.conversion`, or where Spark has the same rule, by Spark.
+docs/types.md tells the rules.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
-    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -26,10 +27,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tidegate.feed.conversion import convert, keeps_values
 from tidegate.feed.ddl import TableChange
-from tidegate.model import ABSENT, Column, TableSchema
-from tidegate.spark.types import from_text, spark_type, to_text
+from tidegate.model import ABSENT, Column, MySQLType, TableSchema
+from tidegate.spark.types import from_text, label, spark_type, text_function, to_text
 
+_REALS = (MySQLType.FLOAT, MySQLType.DOUBLE)
+_MOMENTS = (DateType, TimestampNTZType, TimestampType)
 _WHOLE = (IntegerType, LongType)
 _NUMBERS = (IntegerType, LongType, DecimalType, FloatType, DoubleType)
 
@@ -47,9 +51,8 @@ class ColumnPlan:
         """Whether values that are there become other values, or values of another type."""
         if self.before is None:
             return False
-        if spark_type(self.before) != spark_type(self.after):
-            return True
-        return _loses_fraction(self.before, self.after)
+        is_kept = spark_type(self.before) == spark_type(self.after)
+        return not is_kept or not keeps_values(self.before, self.after)
 
     def value(self) -> SparkColumn:
         """The value of the column, from a row as it was before the change."""
@@ -93,47 +96,56 @@ def fitted(kept: Column, sent: Column | None, text: SparkColumn, zone: str) -> S
 def converted(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
     """A value of the old type as the new one; NULL where it has no counterpart."""
     old, new = spark_type(before), spark_type(after)
-    if isinstance(new, StringType):
-        is_label = isinstance(old, StringType)  # of ENUM and SET, too: as it is
-        if isinstance(old, BinaryType):
-            return value.cast(StringType())
-        return value if is_label else to_text(before, value)
-    if isinstance(old, StringType):
-        return value.cast(BinaryType()) if isinstance(new, BinaryType) else _read(after, value)
-    if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS):
-        return _number(old, new, value)
-    if isinstance(new, TimestampNTZType | TimestampType | DateType):
+    if keeps_values(before, after) and old == new:
+        return value
+    if isinstance(old, _MOMENTS) and isinstance(new, _MOMENTS):
         return _time(before, after, value)
-    return _read(after, to_text(before, value))
+    if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS) and _is_plain(after):
+        return _number(before, after, value)
+    if isinstance(new, StringType) and keeps_values(before, after):
+        if isinstance(old, StringType):  # of ENUM and SET the label, too: as it is
+            return value
+        return value.cast(StringType()) if isinstance(old, BinaryType) else to_text(before, value)
+    text = to_text(before, value)
+    if isinstance(new, ArrayType):
+        return from_text(after, text)
+    text = text_function(partial(_kept, before, after))(text)
+    return text if isinstance(new, StringType) else from_text(after, text)
 
 
-def _read(after: Column, text: SparkColumn) -> SparkColumn:
-    return from_text(after, text)
+def _kept(before: Column, after: Column, text: str) -> str | None:
+    """The text that the lake keeps: labels here, since Spark makes none of what Python gave."""
+    found = convert(before, after, text)
+    return found if found is None or not after.elements else label(after, found)
 
 
-def _number(old: DataType, new: DataType, value: SparkColumn) -> SparkColumn:
+def _is_plain(column: Column) -> bool:
+    """Whether any number that is in range is a value of the column."""
+    return column.code != MySQLType.YEAR and not (column.code in _REALS and column.decimals)
+
+
+def _number(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
+    old, new = spark_type(before), spark_type(after)
     if isinstance(new, _WHOLE) or (isinstance(new, DecimalType) and new.scale == 0):
-        # MySQL rounds half away from zero, and so does this.
-        value = value if isinstance(old, _WHOLE) else F.round(value, 0)
+        # Half away from zero; a double that becomes an integer, half to even.
+        to_even = before.code in _REALS and after.code != MySQLType.NEWDECIMAL
+        value = value if isinstance(old, _WHOLE) else (F.bround if to_even else F.round)(value, 0)
     return value.try_cast(new)
 
 
 def _time(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
     old, new = spark_type(before), spark_type(after)
     if isinstance(new, DateType):
-        day = F.substring(to_text(before, value), 1, 10)
-        return _read(after, day)
-    if not isinstance(old, DateType | TimestampNTZType | TimestampType):
-        return _read(after, to_text(before, value))
+        return from_text(after, F.substring(to_text(before, value), 1, 10))
     if isinstance(old, DateType):
         local = value.cast(TimestampNTZType())
     else:
         local = to_text(before, value).try_cast(TimestampNTZType())
-        if _loses_fraction(before, after):
+        if (after.decimals or 0) < (before.decimals or 0):
             local = _rounded(local, after.decimals or 0)
     if isinstance(new, TimestampNTZType):
         return local
-    return _read(after, local.cast(StringType()))
+    return from_text(after, local.cast(StringType()))
 
 
 def _rounded(local: SparkColumn, digits: int) -> SparkColumn:
@@ -143,12 +155,6 @@ def _rounded(local: SparkColumn, digits: int) -> SparkColumn:
     seconds = (F.round(micros / F.lit(unit), 0) * F.lit(unit) - micros) / F.lit(1_000_000)
     shift = seconds.cast(DecimalType(18, 6))
     return local + F.make_dt_interval(secs=shift)
-
-
-def _loses_fraction(before: Column, after: Column) -> bool:
-    kinds = (TimestampNTZType, TimestampType)
-    both = isinstance(spark_type(before), kinds) and isinstance(spark_type(after), kinds)
-    return both and (after.decimals or 0) < (before.decimals or 0)
 
 
 def _quoted(name: str) -> str:

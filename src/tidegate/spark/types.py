@@ -259,11 +259,8 @@ def _datetime_text(column: Column, value: SparkColumn) -> SparkColumn:
     return F.concat(whole, F.lit("."), fraction)
 
 
-def _written(formatted: Callable[[Any], str]) -> Callable[[SparkColumn], SparkColumn]:
-    """A function of Spark's that writes with the wire's own formatting.
-
-    Java 17 does not always write the fewest digits that read back to the same number.
-    """
+def text_function(formatted: Callable[[Any], str | None]) -> Callable[[SparkColumn], SparkColumn]:
+    """A function of Spark's that makes texts of values with one of Python's; NULL stays NULL."""
 
     udf: Any = arrow_udf
 
@@ -284,9 +281,10 @@ def _format_vector(numbers: list[float]) -> str:
     return "[" + ",".join(map(format_float, numbers)) + "]"
 
 
-_float_text = _written(format_float)
-_double_text = _written(format_double)
-_vector_text = _written(_format_vector)
+# Java 17 does not always write the fewest digits that read back to the same number.
+_float_text = text_function(format_float)
+_double_text = text_function(format_double)
+_vector_text = text_function(_format_vector)
 
 
 # --- ENUM and SET: numbers on the wire, labels in Spark -------------------------------------------
@@ -488,12 +486,13 @@ def _label_array(column: Column, values: pa.Array) -> pa.Array:
     if not column.elements or column.code not in (MySQLType.ENUM, MySQLType.SET):
         return values.cast(pa.string())
     encoded = values.dictionary_encode()
-    labels = [_label(column, text) for text in encoded.dictionary.to_pylist()]
+    labels = [label(column, text) for text in encoded.dictionary.to_pylist()]
     return pa.array(labels, pa.string()).take(encoded.indices)
 
 
 @lru_cache(maxsize=4096)
-def _label(column: Column, text: str) -> str | None:
+def label(column: Column, text: str) -> str | None:
+    """The label of an ENUM or SET whose number is told; None where no element has it."""
     if not re.fullmatch("[0-9]{1,20}", text):
         return None
     number, elements = int(text), column.elements
