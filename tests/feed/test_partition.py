@@ -192,6 +192,27 @@ HELD = [
     ),
     (
         table(
+            "range columns (d) (partition p0 values less than ('20200101'), partition p1 values less than ('2021-1-1 00:00:00'), partition p2 values less than (maxvalue))"
+        ),
+        "p1",
+        [0, 1],
+    ),
+    (
+        table(
+            "range columns (d) (partition p0 values less than (DATE'2020-01-01'), partition p1 values less than (maxvalue))"
+        ),
+        "p0",
+        [4, 5],
+    ),
+    (
+        table(
+            "range columns (a) (partition p0 values less than ('10'), partition p1 values less than (maxvalue))"
+        ),
+        "p0",
+        [0, 1, 2],
+    ),
+    (
+        table(
             "range (a % 7 + 1) (partition p0 values less than (4), partition p1 values less than (7))"
         ),
         "p1",
@@ -252,6 +273,36 @@ def test_expressions_become_sparks(by, expected):
         "ALTER TABLE t DROP PARTITION p0",
     )
     assert change.removed == f"((({expected}) IS NULL OR ({expected}) < 5))"
+
+
+def test_seconds_since_1970_are_those_of_a_timestamp() -> None:
+    _, change = after(
+        table(
+            "range (unix_timestamp(t)) (partition p0 values less than (unix_timestamp('2020-01-01')), "
+            "partition p1 values less than (unix_timestamp('2021-01-01 00:00:00')))",
+            "a int, t timestamp",
+        ),
+        "ALTER TABLE t DROP PARTITION p1",
+    )
+    seconds = "UNIX_SECONDS(`t`)"
+    assert change.removed == (
+        f"((({seconds}) IS NULL OR ({seconds}) < 1609459200)"
+        f" AND NOT (({seconds}) IS NULL OR ({seconds}) < 1577836800))"
+    )
+
+
+def test_an_unsigned_bigint_is_hashed_with_a_sign() -> None:
+    _, change = after(
+        table("hash (a) partitions 3", "a bigint unsigned"), "ALTER TABLE t TRUNCATE PARTITION p1"
+    )
+    database = sqlite3.connect(":memory:")
+    found = [
+        number
+        for number in (1, 4, 5, 2**63 - 1)
+        if database.execute(f"select {change.removed} from (select {number} as a)").fetchone()[0]
+    ]
+    assert found == [1, 4, 2**63 - 1]
+    assert f"ELSE `a` - {2**64} END" in change.removed
 
 
 CI = "a int, s varchar(9) collate utf8mb4_general_ci"

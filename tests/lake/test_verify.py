@@ -8,8 +8,9 @@ import pytest
 from tests.feed.test_replay import Source, decoded
 from tests.support import corpus
 from tests.support.lake import fill, new_lake
-from tidegate.feed.tables import Name
+from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.mirror import Mirror
+from tidegate.lake.replay import ReplayedTable
 from tidegate.lake.verify import Expected, Verification, of_feed, of_truth
 from tidegate.workload import workload
 
@@ -117,3 +118,51 @@ def test_a_feed_replayed_in_memory_comes_to_what_select_showed(name):
     told = {tuple(name) for name, table in found.items() if not table.skipped}
     assert told <= set(model.tables)
     assert len(told) >= 2
+
+
+def replayed(create, rows, statement):
+    """The rows of a table after a statement, as the feed replayed in memory has them."""
+    book = TableBook()
+    table = ReplayedTable(book.run(create, "d")[0].change.after)
+    for row in rows:
+        table.put(dict(zip(table.names, row, strict=True)))
+    (effect,) = book.run(statement, "d")
+    if effect.change.removed is not None:
+        table.prune(effect.change.removed)
+    table.alter(effect.change)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("by", "removed"),
+    [
+        ("RANGE (YEAR(d)) (PARTITION p0 VALUES LESS THAN (2020), PARTITION p1 VALUES LESS THAN (2021))", "2"),
+        ("RANGE (TO_DAYS(d)) (PARTITION p0 VALUES LESS THAN (TO_DAYS('2020-01-01')), PARTITION p1 VALUES LESS THAN (MAXVALUE))", "23"),
+        ("RANGE (UNIX_TIMESTAMP(t)) (PARTITION p0 VALUES LESS THAN (1577836800), PARTITION p1 VALUES LESS THAN (MAXVALUE))", "23"),
+        ("RANGE COLUMNS (d, id) (PARTITION p0 VALUES LESS THAN ('2020-1-1', 3), PARTITION p1 VALUES LESS THAN (MAXVALUE, 0))", "3"),
+        ("HASH (MONTH(d)) PARTITIONS 2", "123"),
+        ("LIST (WEEKDAY(d)) (PARTITION p0 VALUES IN (0,1,5,6), PARTITION p1 VALUES IN (2,3,4))", "23"),
+    ],
+)  # fmt: skip
+def test_rows_of_partitions_by_dates_are_told_in_memory(by, removed):
+    rows = [(str(at), f"{day} 00:00:00", f"{day} 12:00:00") for at, day in enumerate(("2019-05-05", "2020-01-01", "2021-01-01"), 1)]  # fmt: skip
+    create = f"CREATE TABLE t (id INT PRIMARY KEY, d DATETIME, t TIMESTAMP) PARTITION BY {by}"
+    table = replayed(create, rows, "ALTER TABLE t TRUNCATE PARTITION p1")
+    assert table.skipped == ""
+    assert {row[0] for row in rows} - {row[0] for row in table.rows.values()} == set(removed)
+
+
+def test_a_partition_that_cannot_be_told_in_memory_is_said_so():
+    create = "CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id DIV 10) (PARTITION p0 VALUES LESS THAN (1))"
+    table = replayed(create, [("1",)], "ALTER TABLE t DROP PARTITION p0")
+    assert table.skipped == "which rows its partitions held cannot be told here"
+
+
+def test_values_are_converted_in_memory_as_in_the_lake():
+    create = "CREATE TABLE t (id INT PRIMARY KEY, price DECIMAL(10,2), name VARCHAR(9))"
+    table = replayed(
+        create,
+        [("1", "2.50", "b"), ("2", None, "")],
+        "ALTER TABLE t MODIFY COLUMN price INT, MODIFY COLUMN name BINARY(2)",
+    )
+    assert list(table.rows.values()) == [("1", "3", "YgA="), ("2", None, "AAA=")]

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tidegate.feed.conversion import convert
 from tidegate.feed.statement import Statement, Unreadable, quoted
 from tidegate.model import sql
-from tidegate.model.schema import Partition, Partitioning, TableSchema
+from tidegate.model.schema import Column, Partition, Partitioning, TableSchema
 from tidegate.model.sql import Token, TokenKind
+from tidegate.model.types import INTEGERS, MySQLType
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -212,9 +215,9 @@ def _reorganized(statement: Statement, partitions: tuple[Partition, ...]) -> tup
 # Functions of TiDB's partitioning expressions that mean the same to Spark, and our own words.
 _FUNCTIONS = (
     "ABS CEIL CEILING FLOOR MOD DIV YEAR QUARTER MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY "
-    "HOUR MINUTE SECOND DATEDIFF EXTRACT FROM TO_DAYS"
+    "HOUR MINUTE SECOND DATEDIFF EXTRACT FROM TO_DAYS UNIX_TIMESTAMP"
 )
-_OWN_WORDS = "OR AND NOT IN IS NULL COALESCE TRUE FALSE"
+_OWN_WORDS = "OR AND NOT IN IS NULL COALESCE TRUE FALSE CASE WHEN THEN ELSE END"
 _UNDERSTOOD = frozenset(f"{_FUNCTIONS} {_OWN_WORDS}".split())
 _MAX_TOKENS = 20_000
 _EPOCH_IN_TO_DAYS = 719528
@@ -233,7 +236,9 @@ def condition_of(schema: TableSchema, names: Iterable[str]) -> str:
         if name.lower() not in places:
             raise Unreadable(f"the table as it is known has no partition {quoted(name)}")
         wanted.append(places[name.lower()])
-    known = replace(partitioning, by=tuple(_with_names(schema, part) for part in partitioning.by))
+    known = _in_columns(schema, partitioning)
+    if known.method == "hash":
+        known = replace(known, by=(_signed(schema, known.by[0]),))
     conditions = [_in_partitions(known, run) for run in _runs(wanted)]
     return _in_spark(" OR ".join(f"({condition})" for condition in conditions) or "FALSE")
 
@@ -253,6 +258,59 @@ def _runs(places: Iterable[int]) -> Iterator[range]:
         yield range(start, end)
 
 
+def _in_columns(schema: TableSchema, partitioning: Partitioning) -> Partitioning:
+    """The cut with the names of the table's columns, and values in the form that theirs have."""
+    by = tuple(_with_names(schema, part) for part in partitioning.by)
+    columns = [_column(schema, part) for part in by]
+    return replace(
+        partitioning,
+        by=by,
+        partitions=tuple(
+            replace(
+                each,
+                values=tuple(
+                    tuple(map(_fitted, columns, value)) if len(value) == len(columns) else value
+                    for value in each.values
+                ),
+            )
+            for each in partitioning.partitions
+        ),
+    )
+
+
+def _signed(schema: TableSchema, part: str) -> str:
+    """What TiDB hashes: of an unsigned BIGINT the same bits with a sign."""
+    column = _column(schema, part)
+    if column is None or column.code != MySQLType.LONGLONG or not column.unsigned:
+        return part
+    return f"CASE WHEN {part} < {1 << 63} THEN {part} ELSE {part} - {1 << 64} END"
+
+
+def _column(schema: TableSchema, part: str) -> Column | None:
+    """The column that a part of the cut is, if it is nothing else."""
+    tokens = sql.tokens(part, restored=True)
+    alone = len(tokens) == 1 and tokens[0].kind is TokenKind.NAME
+    return schema.column(tokens[0].value) if alone else None
+
+
+_WRITTEN = Column.of_type("", "varchar")
+_FITTED = INTEGERS | {MySQLType.DATE, MySQLType.DATETIME}
+
+
+def _fitted(column: Column | None, value: str) -> str:
+    """A text that is compared with a number or a date, as one: '20240401' for 2024-04-01, too."""
+    tokens = sql.tokens(value, restored=True)
+    if len(tokens) > 1 and tokens[0].key in ("DATE", "TIMESTAMP"):
+        tokens = tokens[1:]
+    is_text = len(tokens) == 1 and tokens[0].kind is TokenKind.STRING
+    if column is None or not is_text or column.code not in _FITTED:
+        return value
+    found = convert(_WRITTEN, column, tokens[0].value)
+    if found is None:
+        raise Unreadable(f"what {value} is among {quoted(column.name)} is not known")
+    return found if column.code in INTEGERS else f"'{found}'"
+
+
 def _with_names(schema: TableSchema, text: str) -> str:
     """An expression whose columns are in backquotes, also those that were not."""
     tokens = sql.tokens(text, restored=True)
@@ -264,6 +322,7 @@ def _with_names(schema: TableSchema, text: str) -> str:
         spelled.append(quoted(columns[token.text.lower()].name) if is_column else _spelled(token))
     text = " ".join(spelled)
     _check_collation(schema, text)
+    _check_instants(schema, text)
     return text
 
 
@@ -273,6 +332,15 @@ def _check_collation(schema: TableSchema, part: str) -> None:
         column = schema.column(token.value) if token.kind is TokenKind.NAME else None
         if column is not None and (column.collation or "").endswith(("_ci", "_ai")):
             raise Unreadable(f"partitions are told by {part}, which ignores case")
+
+
+def _check_instants(schema: TableSchema, part: str) -> None:
+    """Of what is no instant, UNIX_TIMESTAMP depends on the zone of the session."""
+    tokens = sql.tokens(part, restored=True)
+    calls = [token.text for token in tokens if token.key == "UNIX_TIMESTAMP"]
+    columns = (schema.column(token.value) for token in tokens if token.kind is TokenKind.NAME)
+    if calls and any(each is None or each.code != MySQLType.TIMESTAMP for each in columns):
+        raise Unreadable(f"what {calls[0]} gives is not known")
 
 
 def _in_partitions(partitioning: Partitioning, run: range) -> str:
@@ -349,27 +417,49 @@ def _in_spark(condition: str) -> str:
     text = " ".join(_for_sqlglot(token) for token in tokens)
     try:
         parsed = parse_one(text, into=exp.Condition, read="mysql")
-        spelled = parsed.transform(_spark_days).sql("spark", unsupported_level=ErrorLevel.RAISE)
+        spelled = parsed.transform(_in_spark_functions).sql(
+            "spark", unsupported_level=ErrorLevel.RAISE
+        )
     except (errors.SqlglotError, RecursionError) as error:
         raise Unreadable("the partitioning expression is not understood") from error
     return str(spelled)
 
 
-# sqlglot counts TO_DAYS from another day than MySQL does, so it gets the function under a name that
-# it does not know.
-_DAYS = "DAYS_SINCE_YEAR_0"
+# sqlglot counts TO_DAYS from another day than MySQL does, and UNIX_TIMESTAMP in the zone of the
+# session, so it gets both under names that it does not know.
+_RENAMED = {"TO_DAYS": "DAYS_SINCE_YEAR_0", "UNIX_TIMESTAMP": "SECONDS_SINCE_1970"}
 
 
 def _for_sqlglot(token: Token) -> str:
     if token.kind is TokenKind.STRING:
         return _spelled(token).replace("\\", "\\\\")
-    return _DAYS if token.key == "TO_DAYS" else _spelled(token)
+    return _RENAMED.get(token.key) or _spelled(token)
 
 
-def _spark_days(node: exp.Expr) -> exp.Expr:
+def _in_spark_functions(node: exp.Expr) -> exp.Expr:
     from sqlglot import exp
 
-    if isinstance(node, exp.Anonymous) and node.name == _DAYS and len(node.expressions) == 1:
-        days = exp.func("DATEDIFF", node.expressions[0].copy(), exp.Literal.string("1970-01-01"))
+    if not isinstance(node, exp.Anonymous) or len(node.expressions) != 1:
+        return node
+    inside = node.expressions[0].copy()
+    if node.name == _RENAMED["TO_DAYS"]:
+        days = exp.func("DATEDIFF", inside, exp.Literal.string("1970-01-01"))
         return exp.paren(exp.Add(this=days, expression=exp.Literal.number(_EPOCH_IN_TO_DAYS)))
+    if node.name == _RENAMED["UNIX_TIMESTAMP"]:
+        if isinstance(inside, exp.Literal) and inside.is_string:
+            return exp.Literal.number(_unix_seconds(inside.name))
+        return exp.Anonymous(this="UNIX_SECONDS", expressions=[inside])
     return node
+
+
+_INSTANT = Column.of_type("", "timestamp")
+
+
+def _unix_seconds(text: str) -> int:
+    """The second that a text is in UTC, the zone that the mirror takes for every session's."""
+    found = convert(_WRITTEN, _INSTANT, text)
+    try:
+        moment = datetime.fromisoformat(found or "").replace(tzinfo=UTC)
+    except ValueError:
+        raise Unreadable(f"which instant '{text}' is is not known") from None
+    return int(moment.timestamp())

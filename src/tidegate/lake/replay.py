@@ -7,12 +7,14 @@ says of order and statements, and nothing of how tables are written.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.feed.conversion import convert
 from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.order import Step, steps
 from tidegate.feed.schema_cache import SchemaCache
@@ -63,8 +65,9 @@ class ReplayedTable:
                 entry = old.get(name)
                 if entry is None:
                     made[name] = row.get(name)
-                elif entry.before is not None:
-                    made[name] = row.get(entry.before.name)
+                elif entry.before is not None and entry.after is not None:
+                    was = row.get(entry.before.name)
+                    made[name] = None if was is None else convert(entry.before, entry.after, was)
                 elif entry.fill is None or isinstance(entry.fill, str):
                     made[name] = entry.fill
                 else:
@@ -73,6 +76,15 @@ class ReplayedTable:
 
     def prune(self, condition: str) -> None:
         """Takes away the rows for which a condition of SQL is true."""
+        try:
+            gone = self._meeting(condition)
+        except (sqlite3.Error, OverflowError):  # it has a function, or a number, that SQLite lacks
+            self.skipped = "which rows its partitions held cannot be told here"
+            return
+        for key in gone:
+            del self.rows[key]
+
+    def _meeting(self, condition: str) -> list[Row]:
         is_integer = [
             column.base_type in _INTEGERS
             for column in self.schema.columns
@@ -83,6 +95,8 @@ class ReplayedTable:
         keys = list(self.rows)
         connection = sqlite3.connect(":memory:")
         try:
+            for name, function in _FUNCTIONS.items():
+                connection.create_function(name, -1, function, deterministic=True)
             connection.execute(f"CREATE TABLE t ({listed})")
             connection.executemany(
                 f"INSERT INTO t (rowid, {listed}) VALUES (?, {marks})",
@@ -91,11 +105,52 @@ class ReplayedTable:
                     for number, key in enumerate(keys, 1)
                 ),
             )
-            gone = connection.execute(f"SELECT rowid FROM t WHERE {condition}").fetchall()
+            found = connection.execute(f"SELECT rowid FROM t WHERE {condition}").fetchall()
         finally:
             connection.close()
-        for (number,) in gone:
-            del self.rows[keys[number - 1]]
+        return [keys[number - 1] for (number,) in found]
+
+
+def _of_moment(part: Callable[[datetime], int]) -> Callable[[str | None], int | None]:
+    """A function of SQL that gives a part of a date; NULL of what is none."""
+
+    def function(text: str | None) -> int | None:
+        moment = _moment(text)
+        return None if moment is None else part(moment)
+
+    return function
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text or "").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _days_between(last: str | None, first: str | None) -> int | None:
+    moments = _moment(last), _moment(first)
+    if moments[0] is None or moments[1] is None:
+        return None
+    return (moments[0].date() - moments[1].date()).days
+
+
+# Those of the conditions that tell a partition's rows, which SQLite does not have.
+_FUNCTIONS: dict[str, Callable[..., int | None]] = {
+    "YEAR": _of_moment(lambda moment: moment.year),
+    "QUARTER": _of_moment(lambda moment: (moment.month + 2) // 3),
+    "MONTH": _of_moment(lambda moment: moment.month),
+    "DAY": _of_moment(lambda moment: moment.day),
+    "DAYOFMONTH": _of_moment(lambda moment: moment.day),
+    "DAYOFWEEK": _of_moment(lambda moment: moment.isoweekday() % 7 + 1),
+    "DAYOFYEAR": _of_moment(lambda moment: moment.timetuple().tm_yday),
+    "WEEKDAY": _of_moment(datetime.weekday),
+    "HOUR": _of_moment(lambda moment: moment.hour),
+    "MINUTE": _of_moment(lambda moment: moment.minute),
+    "SECOND": _of_moment(lambda moment: moment.second),
+    "UNIX_SECONDS": _of_moment(lambda moment: int(moment.timestamp())),
+    "DATEDIFF": _days_between,
+}
 
 
 def _sql_values(row: Row, is_integer: Sequence[bool]) -> list[str | int | None]:
