@@ -478,6 +478,20 @@ def test_errors_of_the_file_name_the_setting(text, setting):
     assert raised.value.source == "tidegate.toml"
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    from tidegate.lake.settings import LakeSettings
+    from tidegate.spark.sources import toml_text
+
+    path = tmp_path / "odd.toml"
+    path.write_bytes(b"\xff\xfe")
+    for read in (LakeSettings.read, toml_text):
+        with pytest.raises(ConfigError, match="is not text in UTF-8"):
+            read(path)
+    for command in (["convert", path, path, "--sink-uri", "file:///x"], ["generate", "bank", "x"]):
+        with pytest.raises(click.UsageError, match="is not text in UTF-8"):
+            commands.main([*map(str, command), "--changefeed", str(path)], standalone_mode=False)
+
+
 def test_a_folder_that_is_no_lake_is_named(tidegate, tmp_path):
     with pytest.raises(LakeError, match="There is no lake in"):
         tidegate("status", "--lake", tmp_path)

@@ -17,7 +17,7 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.cli.source import Progressing, Reading, open_source
+from tidegate.cli.source import Progressing, Reading, changefeed_text, open_source
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.upstream import Upstream
@@ -259,7 +259,7 @@ class _SamePartitions(_Conversion):
 
 
 def _config(sink_uri: str, changefeed: str | None) -> ChangefeedConfig:
-    text = "" if changefeed is None else Path(changefeed).read_text("utf-8")
+    text = "" if changefeed is None else changefeed_text(changefeed)
     return ChangefeedConfig.from_toml(text, sink_uri)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pyarrow as pa
 
 from tidegate.cli.kafka import TopicWriter, is_kafka
-from tidegate.cli.source import Progressing
+from tidegate.cli.source import Progressing, changefeed_text
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.wire import write_capture
@@ -102,10 +101,7 @@ class _Generation:
 def _config(sink_uri: str | None, changefeed: str | None) -> ChangefeedConfig:
     if changefeed is None:
         return ChangefeedConfig.from_uri(sink_uri or SINK_URI)
-    try:
-        text = Path(changefeed).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{changefeed} is not text in UTF-8 ({error}).") from error
+    text = changefeed_text(changefeed)
     config = ChangefeedConfig.from_toml(text, sink_uri)
     if config.protocol is None:
         config = ChangefeedConfig.from_toml(text, SINK_URI)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -117,6 +118,14 @@ def _guessed(
             f"{head.num_rows} looks like one. Name it with --protocol."
         )
     return Reading(protocol, encoding, compression, claim_check, False), batches
+
+
+def changefeed_text(path: str) -> str:
+    """The text of a changefeed's file."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{path} is not text in UTF-8 ({error}).") from error
 
 
 class Progressing:

@@ -139,6 +139,8 @@ class LakeSettings:
             text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise ConfigError("--config", f"{path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError("--config", f"{path} is not text in UTF-8 ({error})") from error
         return cls.parse(text, str(path))
 
     @classmethod

@@ -21,7 +21,7 @@ from tidegate.lake.settings import LakeSettings
 from tidegate.model import ConfigError
 from tidegate.spark import captures
 from tidegate.spark.decoding import Reading, origin
-from tidegate.spark.sources import SNIFFED_MESSAGES, changes, topic_options
+from tidegate.spark.sources import SNIFFED_MESSAGES, changes, toml_text, topic_options
 from tidegate.spark.topics import check_answer
 
 _ALWAYS_WATERMARKS = ("open-protocol", "simple", "craft")
@@ -68,11 +68,7 @@ def _config(source: str, changefeed: str | None) -> ChangefeedConfig | None:
     if urlsplit(source).scheme.startswith("kafka") or source.startswith("file:"):
         uri = SinkUri.parse(source)
     if changefeed is not None:
-        try:
-            text = Path(changefeed).read_text(encoding="utf-8")
-        except OSError as error:
-            raise ConfigError("feed.changefeed", f"{changefeed}: {error.strerror}") from error
-        return ChangefeedConfig.from_toml(text, uri)
+        return ChangefeedConfig.from_toml(toml_text(changefeed), uri)
     if uri is None:
         return None
     if uri.scheme == "file" and uri.protocol is None:

@@ -144,7 +144,7 @@ def feed_settings(
             )
         return changefeed
     if changefeed is not None:
-        return ChangefeedConfig.from_toml(_toml_text(changefeed), uri)
+        return ChangefeedConfig.from_toml(toml_text(changefeed), uri)
     if uri is None:
         return None
     if uri.scheme == "file" and uri.protocol is None:
@@ -152,11 +152,15 @@ def feed_settings(
     return ChangefeedConfig.from_uri(uri)
 
 
-def _toml_text(changefeed: str | Path) -> str:
+def toml_text(changefeed: str | Path) -> str:
+    """The text of a changefeed's file."""
     try:
         return Path(changefeed).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError("changefeed", f"{changefeed}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        reason = f"{changefeed} is not text in UTF-8 ({error})"
+        raise ConfigError("changefeed", reason) from error
 
 
 def _encoding(feed: ChangefeedConfig) -> str | None:
