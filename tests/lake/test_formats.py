@@ -399,6 +399,19 @@ def test_upkeep_keeps_rows_and_position(table: Table) -> None:
     assert table.column("name")[0] == "after"
 
 
+def test_a_version_can_be_read_however_old_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta by itself refuses those before the last week's, also of a table that rests for long."""
+    tables = open_format("delta", spark, LakePlace(str(tmp_path)))
+    table = Table(spark, tables, tables.create("shop", "old", schema_of(CREATE), Position(10, 1)))
+    table.append(*ROWS)
+    version, rows = tables.version(table.identifier), table.rows()
+    month_ago = time.time() - 40 * 86_400
+    for path in tmp_path.rglob("_delta_log/*.json"):
+        os.utime(path, (month_ago, month_ago))
+    tables.delete(table.identifier, None, table.tick())
+    assert (table.rows(version), table.rows()) == (rows, [])
+
+
 def test_files_are_joined_where_a_table_is_in_many_pieces(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

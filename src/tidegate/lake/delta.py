@@ -64,6 +64,12 @@ _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _COLUMN_ID = "delta.columnMapping.id"
 _PHYSICAL_NAME = "delta.columnMapping.physicalName"
+_DELTA_SETTINGS = {
+    # The state of a table of this kind is small: 50 tasks, as is usual, only take time.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # What upkeep has left can be read, also where it is older than a week.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+}
 
 
 def session_settings(place: LakePlace) -> dict[str, str]:
@@ -71,8 +77,7 @@ def session_settings(place: LakePlace) -> dict[str, str]:
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # The state of a table of this kind is small: 50 tasks, as is usual, only take time.
-        "spark.databricks.delta.snapshotPartitions": "2",
+        **_DELTA_SETTINGS,
     }
 
 
@@ -86,7 +91,8 @@ class DeltaFormat(TableFormat):
         self._place = place
         self._tables = local_folder(place.folder) / "tables"
         make_folder(self._tables)
-        spark.conf.set("spark.databricks.delta.snapshotPartitions", "2")
+        for name, value in _DELTA_SETTINGS.items():
+            spark.conf.set(name, value)
         self._jvm: Any = spark.sparkContext._jvm
         self._lock = threading.Lock()
         self._names: dict[tuple[str, str], str] | None = None
