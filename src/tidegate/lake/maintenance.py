@@ -54,6 +54,8 @@ def maintain(
     start = max(now - keep, _FIRST)
     since = min(state.applied_ts, tso_from_datetime(start))
     written = _oldest_needed(lake, since)
+    # First, for whoever reads meanwhile, or after a crash: an instant is told to be gone.
+    lake.snapshots.keep_since(since)
     for snapshot in sorted(lake.snapshots.at(), key=lambda found: found.name):
         oldest = min(written.get(snapshot.name, datetime.min.replace(tzinfo=UTC)), start)
         on_table(str(snapshot.name))

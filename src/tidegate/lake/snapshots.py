@@ -225,9 +225,12 @@ class Snapshots:
         self._tables.append_to_log(self.identifier, rows_of(_COLUMNS, rows))
         self._recorded_tables = tables
 
+    def keep_since(self, since: int) -> None:
+        """Says that no instant before `since` can be read any more."""
+        self._tables.set_properties(self.identifier, {_SINCE: str(since)})
+
     def forget(self, since: int) -> None:
         """Drops what tells of instants before `since`; the tables at that instant stay known."""
-        self._tables.set_properties(self.identifier, {_SINCE: str(since)})
         rows = self._tables.read(self.identifier)
         old = rows.where(F.col("database").isNotNull() & (F.col("resolved_ts") <= since))
         last = old.groupBy("database", "table").agg(F.max("step").alias("step"))
