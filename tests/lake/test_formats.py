@@ -301,6 +301,22 @@ def test_values_become_what_tidb_makes_of_them(table: Table) -> None:
     ]
 
 
+def test_a_table_gets_its_first_datetime_and_timestamp_later(
+    spark: SparkSession, tables: TableFormat
+) -> None:
+    create = "CREATE TABLE t (id INT PRIMARY KEY, day DATE, other DATE)"
+    table = Table(spark, tables, tables.create("shop", "later", schema_of(create), Position(10, 1)))
+    table.append((1, dt.date(2024, 2, 29), None))
+    table.alter("ALTER TABLE t MODIFY COLUMN day DATETIME")
+    assert table.rows() == [(1, dt.datetime(2024, 2, 29), None)]
+    second = Table(
+        spark, tables, tables.create("shop", "added", schema_of(create), Position(10, 1))
+    )
+    second.append((1, None, None))
+    second.alter("ALTER TABLE t ADD COLUMN at DATETIME, ADD COLUMN seen TIMESTAMP NULL")
+    assert second.rows() == [(1, None, None, None, None)]
+
+
 def test_what_rows_do_not_show_changes_the_schema_only(table: Table) -> None:
     table.alter("ALTER TABLE t MODIFY COLUMN name VARCHAR(40) NOT NULL DEFAULT 'x'")
     told = table.schema.column("name")

@@ -55,6 +55,8 @@ _PROPERTIES = {
     "delta.enableTypeWidening": "true",
     # The position of every commit is in its own file.
     "delta.checkpointInterval": "20",
+    # A table may get its first DATETIME later, and Delta does not add the feature by itself.
+    "delta.feature.timestampNtz": "supported",
 }
 _MANY_VERSIONS = 50
 """Versions after which files are joined: to count the files takes a job."""
