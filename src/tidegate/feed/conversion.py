@@ -26,16 +26,20 @@ from tidegate.wire.text import format_double, format_float
 
 _REALS = (MySQLType.FLOAT, MySQLType.DOUBLE)
 _LABELLED = (MySQLType.ENUM, MySQLType.SET)
+_BIT_SETS = (MySQLType.BIT, MySQLType.SET)
 _MOMENTS = (MySQLType.DATE, MySQLType.DATETIME, MySQLType.TIMESTAMP)
 # More digits than any column holds: 65 of a DECIMAL, 309 of a DOUBLE and its fraction.
 _EXACT = Context(prec=800, Emin=-2000, Emax=2000)
 _MOST_DIGITS = 700
+_NEGATIVE = re.compile(r"-\d{1,19}", re.ASCII)
 
 
 def convert(before: Column, after: Column, text: str) -> str | None:
     """The text of a value after its column's type has changed; None where it has none."""
     if is_same_type(before, after):
         return text
+    if before.code in _BIT_SETS and _NEGATIVE.fullmatch(text):
+        text = str(int(text) % (1 << 64))  # the highest bit came as a sign (Simple's Avro)
     value = _read(before, text)
     if after.code in STRINGS and not isinstance(value, bytes | _Label):
         value = text  # of a number or a time, too: as rows carry it
