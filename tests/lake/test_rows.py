@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -96,3 +97,28 @@ def test_files_are_read_here_or_by_spark_to_the_same_end(spark, tmp_path, moves)
     assert there.schema == here.schema
     assert here.num_rows == there.num_rows == len(as_set(here)) > 10
     assert as_set(here) == as_set(there)
+
+
+def test_keys_that_are_no_dates_are_one_key_as_in_the_lake(spark):
+    """Else two changes would be merged into one row, which no table takes."""
+    columns = (Column.of_type("day", "date"), Column.of_type("v", "int"))
+    schema = TableSchema(database="d", table="t", columns=columns)
+    layouts = (Layout(1, ("day", "v")),)
+    told = [
+        ("insert", 1, 1, 1, 0, ["0000-00-00", "1"], None),
+        ("insert", 1, 2, 2, 0, ["2021-00-10", "2"], None),
+        ("update", 1, 3, 3, 0, ["2021-01-31", "3"], ["2021-00-10", "2"]),
+        ("insert", 1, 4, 4, 0, ["2021-02-30", "4"], None),
+    ]
+    kept = pa.schema([CHANGE_SCHEMA.field(name) for name in COLUMNS])
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in told]
+    changes = pa.Table.from_pylist(rows, kept)
+    latest = LatestRows(schema, layouts, ("day",), ALWAYS)
+    by_arrow = latest.rows(latest.last(latest.entries(changes)))
+    by_spark = RowReader(schema, layouts).last_of_each_key(spark.createDataFrame(changes), ["day"])
+    for found in (by_arrow, by_spark.toArrow()):
+        assert {tuple(row.values()) for row in found.to_pylist()} == {
+            (None, 4, "u"),
+            (date(2021, 1, 31), 3, "u"),
+        }
+        assert found.num_rows == 2

@@ -21,13 +21,12 @@ from math import floor, isfinite
 from typing import Any
 
 from tidegate.model.schema import Column
-from tidegate.model.types import INTEGERS, STRINGS, MySQLType, is_binary
+from tidegate.model.types import INTEGERS, MOMENTS, STRINGS, MySQLType, is_binary
 from tidegate.wire.text import format_double, format_float
 
 _REALS = (MySQLType.FLOAT, MySQLType.DOUBLE)
 _LABELLED = (MySQLType.ENUM, MySQLType.SET)
 _BIT_SETS = (MySQLType.BIT, MySQLType.SET)
-_MOMENTS = (MySQLType.DATE, MySQLType.DATETIME, MySQLType.TIMESTAMP)
 # More digits than any column holds: 65 of a DECIMAL, 309 of a DOUBLE and its fraction.
 _EXACT = Context(prec=800, Emin=-2000, Emax=2000)
 _MOST_DIGITS = 700
@@ -206,7 +205,7 @@ def _read(column: Column, text: str) -> _Value | None:
         return _bytes(text) if is_binary(code, column.type_flags) else text
     if code in _LABELLED:
         return _label(column, text)
-    if code in _MOMENTS:
+    if code in MOMENTS:
         return _moment(_MOMENT.fullmatch(text))
     if code == MySQLType.DURATION:
         match = _DURATION.fullmatch(text)
@@ -688,7 +687,7 @@ _Writer = Callable[[Column, Any], str | None]
 _WRITERS: dict[int, _Writer] = {
     **dict.fromkeys(INTEGERS, _to_integer),
     **dict.fromkeys(_REALS, _to_real),
-    **dict.fromkeys(_MOMENTS, _to_moment),
+    **dict.fromkeys(MOMENTS, _to_moment),
     MySQLType.NEWDECIMAL: _to_decimal,
     MySQLType.YEAR: _to_year,
     MySQLType.BIT: _to_bit,

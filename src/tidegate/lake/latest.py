@@ -21,8 +21,9 @@ from pyspark.sql.types import StringType, StructType
 from tidegate.lake.conditions import Condition
 from tidegate.lake.format import OP
 from tidegate.lake.logfiles import LogFile, read_files
-from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, Layout
+from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, NO_DATE, Layout
 from tidegate.model import TableSchema
+from tidegate.model.types import MOMENTS
 from tidegate.spark.types import arrow_type, from_text_array, spark_schema
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire.change import CHANGE_SCHEMA
@@ -111,8 +112,8 @@ class LatestRows:
         """What changes do to keys: the key, when, and the row that it gets, NULL for none."""
         changes = changes.combine_chunks()
         after, before = (changes[side].combine_chunks() for side in ("after", "before"))
-        new = [self._texts(changes, after, name) for name in self.key]
-        old = [self._texts(changes, before, name) for name in self.key]
+        new = [self._key_texts(changes, after, name) for name in self.key]
+        old = [self._key_texts(changes, before, name) for name in self.key]
         kind = changes["kind"].combine_chunks()
         known = pc.not_equal(kind, "delete").cast(pa.int8())
         rank = pc.add(known, pc.equal(kind, "insert").cast(pa.int8()))
@@ -166,6 +167,15 @@ class LatestRows:
         ]
         op = pc.if_else(pc.is_null(values), "d", "u")
         return pa.table([*found, op], [*(column.name for column in self.schema.carried), OP])
+
+    def _key_texts(self, changes: pa.Table, values: pa.ListArray, name: str) -> pa.Array:
+        """The texts of a column of the key: the same for all that is the same in the lake."""
+        texts, column = self._texts(changes, values, name), self.schema.column(name)
+        if column is None or column.code not in MOMENTS:
+            return texts
+        typed = from_text_array(column, texts, self.zone)
+        is_none = pc.and_(pc.is_null(typed), pc.is_valid(texts))
+        return pc.if_else(is_none, NO_DATE, texts)
 
     def _texts(self, changes: pa.Table, values: pa.ListArray, name: str) -> pa.Array:
         """The texts of a column in lists of values, whatever their shapes."""

@@ -20,6 +20,7 @@ from tidegate.lake.format import OP
 from tidegate.lake.names import own
 from tidegate.model import Column as SchemaColumn
 from tidegate.model import TableSchema
+from tidegate.model.types import MOMENTS
 from tidegate.spark.types import UTC, from_text, spark_type
 
 BY_COMMIT = "commit"
@@ -28,6 +29,8 @@ BY_ARRIVAL = "arrival"
 """Changes of a key follow each other as they arrived, for feeds that say nothing better."""
 
 PLACE = ("topic", "partition", "offset", "event")
+NO_DATE = "0000-00-00"
+"""The text in keys of all dates that are none: the lake holds NULL for each of them."""
 COUNT = own("count")
 """The column of `whole_rows` that says how often a row is put there."""
 
@@ -78,7 +81,7 @@ class RowReader:
         image = F.coalesce(after, before)
         pairs = changes.select(
             *(
-                self._text(image, shape, of).alias(name)
+                self._key_text(image, shape, of).alias(name)
                 for of, name in zip(key, names, strict=True)
             ),
             _place(order, _rank()).alias("place"),
@@ -88,18 +91,16 @@ class RowReader:
             *marks,
         )
         if moves:
-            was = [self._text(before, shape, name) for name in key]
+            was = [self._key_text(before, shape, name) for name in key]
+            now = [self._key_text(after, shape, name) for name in key]
             # A key is never NULL: where the old row has none, the message did not carry it.
-            moved = reduce(
-                Column.__or__,
-                (old != self._text(after, shape, name) for old, name in zip(was, key, strict=True)),
-            )
+            moved = reduce(Column.__or__, (old != new for old, new in zip(was, now, strict=True)))
             gone = changes.where((F.col("kind") == "update") & F.coalesce(moved, F.lit(False)))
             pairs = pairs.unionAll(
                 gone.select(
                     *(
-                        F.coalesce(old, self._text(after, shape, of)).alias(name)
-                        for old, of, name in zip(was, key, names, strict=True)
+                        F.coalesce(old, new).alias(name)
+                        for old, new, name in zip(was, now, names, strict=True)
                     ),
                     _place(order, F.lit(0)).alias("place"),
                     F.lit(None).cast("array<string>").alias("row"),
@@ -174,6 +175,14 @@ class RowReader:
                 value = fitted(column, self._sent(column), text, self.zone)
                 found.append(value.alias(column.name))
         return found
+
+    def _key_text(self, values: Column, shape: Column, name: str) -> Column:
+        """The text of a column of the key: the same for all that is the same in the lake."""
+        text, column = self._text(values, shape, name), self.schema.column(name)
+        if column is None or column.code not in MOMENTS:
+            return text
+        is_none = from_text(column, text, self.zone).isNull() & text.isNotNull()
+        return F.when(is_none, NO_DATE).otherwise(text)
 
     def _text(self, values: Column, shape: Column, name: str) -> Column:
         """The text of a column in an array of values, whatever their shape."""

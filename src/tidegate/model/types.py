@@ -102,6 +102,8 @@ class JavaSQLType(IntEnum):
 INTEGERS = frozenset(
     {MySQLType.TINY, MySQLType.SHORT, MySQLType.INT24, MySQLType.LONG, MySQLType.LONGLONG}
 )
+MOMENTS = frozenset({MySQLType.DATE, MySQLType.DATETIME, MySQLType.TIMESTAMP})
+"""Days, with or without their time."""
 TEMPORALS = frozenset(
     {
         MySQLType.DATE,
