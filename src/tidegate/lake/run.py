@@ -129,7 +129,6 @@ class MirrorRun:
                     time.sleep(min(interval, 1.0))
                     with self._telling(READING):
                         query = self._start(mirror, interval, stack)
-                self._check(query)
                 self._ingested(query)
                 behind = (self.progress.behind or 0) > FAR_BEHIND
                 if behind and time.monotonic() < patience:
@@ -282,12 +281,16 @@ class MirrorRun:
     def _is_cut_off(self, query: StreamingQuery) -> bool:
         """Whether the query, having read what was there, has ended because Kafka does not answer.
 
-        Kafka's client is patient by itself, for minutes; one that never answered is an error.
+        Kafka's client is patient by itself, for minutes. One that never answered is an error, and
+        so is whatever else has ended the query: asked for once, since it may end at any moment.
         """
         error = query.exception()
-        if error is None or not (self.progress.messages or self.progress.applied_ts):
+        if error is None:
             return False
-        return any(_UNREACHABLE.search(text) for text in _causes(error))
+        has_answered = self.progress.messages or self.progress.applied_ts
+        if has_answered and any(_UNREACHABLE.search(text) for text in _causes(error)):
+            return True
+        raise spark_failure(READING, error, self.lake.place.folder)
 
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()
