@@ -176,6 +176,14 @@ def test_a_dropped_database_takes_its_tables_along():
     assert lake.tables == {}
 
 
+def test_a_dropped_database_takes_tables_along_that_are_only_known_to_be_there():
+    lake = Lake(statement(1, CREATE))
+    lake.run(Policy.EVOLVE, "DROP TABLE t", "RECOVER TABLE t")
+    assert lake.table.status is Status.STOPPED
+    assert kinds(lake.run(Policy.EVOLVE, "DROP DATABASE d")) == [Drop]
+    assert lake.tables == {}
+
+
 def test_a_statement_about_an_unknown_table_is_passed_over():
     lake = Lake()
     assert lake.plan([statement(5, "TRUNCATE TABLE nowhere", table="nowhere")], []) == []

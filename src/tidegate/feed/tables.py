@@ -80,10 +80,13 @@ class TableBook:
 
     # --- statements -------------------------------------------------------------------------------
 
-    def run(self, query: str, database: str, table: str | None = None) -> list[Effect]:
+    def run(
+        self, query: str, database: str, table: str | None = None, others: Iterable[Name] = ()
+    ) -> list[Effect]:
         """What a statement does, table by table.
 
-        `database` and `table` are what the feed names beside it. The book is then as after it.
+        `database` and `table` are what the feed names beside it, `others` tables that are there
+        though nothing tells their schemas. The book is then as after it.
         """
         change = self._transition(None, query, database)
         known = self._known(change)
@@ -96,7 +99,7 @@ class TableBook:
                 Effect(change.kind, Name(database, table), change, self.get(database, table))
             ]
         else:
-            effects = list(self._effects(change, known))
+            effects = list(self._effects(change, known, others))
         for effect in effects:
             self._take(effect)
         return effects
@@ -122,12 +125,14 @@ class TableBook:
                 return found[0]
         return None
 
-    def _effects(self, change: TableChange, known: TableSchema | None) -> Iterator[Effect]:
+    def _effects(
+        self, change: TableChange, known: TableSchema | None, others: Iterable[Name]
+    ) -> Iterator[Effect]:
         if change.kind is ChangeKind.DATABASE_DROPPED:
+            names = [*(Name(schema.database, schema.table) for schema in self), *others]
             gone = (change.database or "").lower()
-            for schema in [each for each in self if each.database.lower() == gone]:
-                name = Name(schema.database, schema.table)
-                yield Effect(ChangeKind.DROPPED, name, change, schema)
+            for name in {name.folded: name for name in names if name.folded[0] == gone}.values():
+                yield Effect(ChangeKind.DROPPED, name, change, self.get(*name))
             return
         if change.kind is ChangeKind.RENAMED:
             yield from self._renames(change, known)
