@@ -286,15 +286,17 @@ def test_values_become_what_tidb_makes_of_them(table: Table) -> None:
     table.alter(
         "ALTER TABLE t ADD COLUMN kind ENUM('x','y') DEFAULT 'y', ADD COLUMN raw BINARY(2) DEFAULT 'a', "
         "ADD COLUMN words VARCHAR(20) DEFAULT 'y,x', ADD COLUMN number INT DEFAULT 1234, "
-        "ADD COLUMN half DOUBLE DEFAULT 2.5, ADD COLUMN clock TIME(3) DEFAULT '01:02:03.5'"
+        "ADD COLUMN half DOUBLE DEFAULT 2.5, ADD COLUMN clock TIME(3) DEFAULT '01:02:03.5', "
+        "ADD COLUMN `real` FLOAT DEFAULT 1.256"
     )
     table.alter(
         "ALTER TABLE t MODIFY COLUMN kind INT, MODIFY COLUMN raw BINARY(3), "
         "MODIFY COLUMN words SET('x','y'), MODIFY COLUMN number VARBINARY(9), "
-        "MODIFY COLUMN half BIGINT, MODIFY COLUMN clock TIME, MODIFY COLUMN at BIGINT"
+        "MODIFY COLUMN half BIGINT, MODIFY COLUMN clock TIME, MODIFY COLUMN at BIGINT, "
+        "MODIFY COLUMN `real` DOUBLE(8,2)"
     )
     changed = table.tables.read(table.identifier).drop("name", "price").orderBy("id")
-    same = (2, bytearray(b"a\0\0"), "x,y", bytearray(b"1234"), 2, "01:02:04")
+    same = (2, bytearray(b"a\0\0"), "x,y", bytearray(b"1234"), 2, "01:02:04", 1.26)
     assert [tuple(row) for row in changed.collect()] == [
         (1, 20240229123100, *same),
         (2, None, *same),

@@ -24,7 +24,7 @@ from tidegate.lake.changelog import Group
 from tidegate.lake.database import read_tables
 from tidegate.lake.format import Position
 from tidegate.lake.mirror import Mirror
-from tidegate.lake.mysql import DatabaseServer, quoted
+from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import (
     CLAIM_CHECK_NEEDED,
     UPSTREAM_NEEDED,
@@ -37,6 +37,7 @@ from tidegate.lake.quarantine import BadMessages
 from tidegate.lake.settings import LakeSettings
 from tidegate.lake.upstream_rows import Completion, _Failed, _Session, check_upstream
 from tidegate.model import Column, ConfigError, EventFlag, Flag, LakeError, TableSchema
+from tidegate.model.sql import quoted
 from tidegate.model.tso import tso_from_datetime
 from tidegate.spark import changes
 from tidegate.wire import CAPTURE_SCHEMA, write_capture

@@ -21,8 +21,9 @@ from tidegate.feed.definition import (
     starts_key,
 )
 from tidegate.feed.draft import MAX_KEYS, Draft, anonymous_name
-from tidegate.feed.statement import Statement, TableName, Unreadable, quoted
+from tidegate.feed.statement import Statement, TableName, Unreadable
 from tidegate.model.schema import TableSchema
+from tidegate.model.sql import quoted
 
 # --- CREATE TABLE's definitions -------------------------------------------------------------------
 

@@ -417,13 +417,16 @@ def _to_text(column: Column, value: _Value) -> str | None:
     return text
 
 
+_MOST_PADDED = 255  # of BINARY; a hostile length must not cost more
+
+
 def _to_bytes(column: Column, value: _Value) -> str | None:
     text = _as_text(value)
     raw = value if isinstance(value, bytes) else None if text is None else text.encode()
     if raw is None:
         return None
     if column.code == MySQLType.STRING and (column.length or 0) > 0:
-        raw = raw.ljust(column.length or 0, b"\0")
+        raw = raw.ljust(min(column.length or 0, _MOST_PADDED), b"\0")
     return b64encode(raw).decode()
 
 

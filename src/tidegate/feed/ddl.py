@@ -25,8 +25,9 @@ from tidegate.feed.clause import (
 from tidegate.feed.definition import UNKNOWN, Charset, KeyDefinition, charset_of, read_key_columns
 from tidegate.feed.draft import ColumnChange, Draft
 from tidegate.feed.partition import alter_partitions, condition_of, read_partitioning
-from tidegate.feed.statement import Statement, TableName, Unreadable, quoted, read_statement
+from tidegate.feed.statement import Statement, TableName, Unreadable, read_statement
 from tidegate.model.schema import Index, TableSchema
+from tidegate.model.sql import quoted
 
 MAX_CLAUSES = 4096
 

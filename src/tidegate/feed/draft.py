@@ -19,8 +19,9 @@ from tidegate.feed.definition import (
     charset_of,
     column_of,
 )
-from tidegate.feed.statement import Unreadable, quoted
+from tidegate.feed.statement import Unreadable
 from tidegate.model.schema import Absent, Column, Index, Partitioning, TableSchema
+from tidegate.model.sql import quoted
 from tidegate.model.types import BLOBS, CHARS, Flag, MySQLType, is_binary
 
 # TiDB's own limits.

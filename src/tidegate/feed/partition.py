@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tidegate.feed.conversion import convert
-from tidegate.feed.statement import Statement, Unreadable, quoted
+from tidegate.feed.statement import Statement, Unreadable
 from tidegate.model import sql
 from tidegate.model.schema import Column, Partition, Partitioning, TableSchema
-from tidegate.model.sql import Token, TokenKind
+from tidegate.model.sql import Token, TokenKind, quoted
 from tidegate.model.types import INTEGERS, MySQLType
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidegate.model import sql
-from tidegate.model.sql import Token, TokenKind
+from tidegate.model.sql import Token, TokenKind, quoted
 
 # TiDB's own limits are well below: 4,096 columns, 8,192 partitions a table.
 MAX_CHARACTERS = 1 << 20
@@ -35,12 +35,7 @@ class TableName(NamedTuple):
 
     def __str__(self) -> str:
         parts = (self.database, self.table) if self.database else (self.table,)
-        return ".".join(quoted(part) for part in parts)
-
-
-def quoted(name: str) -> str:
-    """A name in backquotes."""
-    return "`" + name.replace("`", "``") + "`"
+        return quoted(*parts)
 
 
 def read_statement(text: str) -> Statement:

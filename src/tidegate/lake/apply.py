@@ -17,11 +17,12 @@ from tidegate.lake.format import OP, Located, TableFormat, origin_of
 from tidegate.lake.interval import Interval
 from tidegate.lake.latest import LatestRows
 from tidegate.lake.mysql import DatabaseServer
-from tidegate.lake.names import own, quoted
+from tidegate.lake.names import own
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import RowReader
 from tidegate.lake.upstream_rows import Completion, failure_in
+from tidegate.model.sql import quoted
 
 _FEW = 20_000
 """Rows of a step up to which they are read without a job of Spark's."""

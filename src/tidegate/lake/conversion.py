@@ -8,6 +8,7 @@ docs/types.md tells the rules.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -30,6 +32,7 @@ from pyspark.sql.types import (
 from tidegate.feed.conversion import convert, keeps_values
 from tidegate.feed.ddl import TableChange
 from tidegate.model import ABSENT, Column, MySQLType, TableSchema
+from tidegate.model.sql import quoted
 from tidegate.spark.types import from_text, label, spark_type, text_function, to_text
 
 _REALS = (MySQLType.FLOAT, MySQLType.DOUBLE)
@@ -54,13 +57,20 @@ class ColumnPlan:
         is_kept = spark_type(self.before) == spark_type(self.after)
         return not is_kept or not keeps_values(self.before, self.after)
 
+    def is_rewritten(self, reads: Callable[[DataType, DataType], bool]) -> bool:
+        """Whether values must be written again, unless the format reads the old type as the new."""
+        if self.before is None or not self.is_converted:
+            return False
+        old, new = spark_type(self.before), spark_type(self.after)
+        return not (_is_plain(self.after) and reads(old, new))
+
     def value(self) -> SparkColumn:
         """The value of the column, from a row as it was before the change."""
         if self.before is None:
             text = F.lit(self.fill).cast(StringType())
             found = from_text(self.after, text)
         else:
-            found = self.fitted(F.col(_quoted(self.before.name)))
+            found = self.fitted(F.col(quoted(self.before.name)))
         return found.cast(spark_type(self.after)).alias(self.after.name)
 
     def fitted(self, value: SparkColumn) -> SparkColumn:
@@ -155,7 +165,3 @@ def _rounded(local: SparkColumn, digits: int) -> SparkColumn:
     seconds = (F.round(micros / F.lit(unit), 0) * F.lit(unit) - micros) / F.lit(1_000_000)
     shift = seconds.cast(DecimalType(18, 6))
     return local + F.make_dt_interval(secs=shift)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

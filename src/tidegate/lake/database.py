@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.feed.tables import Name
-from tidegate.lake.mysql import DatabaseServer, driver, has_snapshots, quoted, selected, text_of
+from tidegate.lake.mysql import DatabaseServer, driver, has_snapshots, selected, text_of
 from tidegate.lake.verify import Expected, Row
 from tidegate.model import SourceError, TableSchema
+from tidegate.model.sql import quoted
 
 SETTING = "--mysql"
 
@@ -61,7 +62,7 @@ def _rows(connection: Any, name: Name, schema: TableSchema) -> list[Row]:
     wanted = [columns[each] for each in schema.carried_names]
     listed = ", ".join(map(selected, wanted))
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {listed} FROM {quoted(name.database)}.{quoted(name.table)}")
+        cursor.execute(f"SELECT {listed} FROM {quoted(*name)}")
         return [
             tuple(text_of(column, value) for column, value in zip(wanted, row, strict=True))
             for row in cursor

@@ -45,8 +45,9 @@ from tidegate.lake.format import (
 )
 from tidegate.lake.iceberg import ORIGIN, POSITION, RETIRED, SCHEMA, local_folder
 from tidegate.lake.lock import make_folder
-from tidegate.lake.names import new_folder, parts_of, quoted
+from tidegate.lake.names import new_folder
 from tidegate.model import TableSchema
+from tidegate.model.sql import parts_of, quoted
 from tidegate.spark.types import spark_schema, spark_type
 
 _PROPERTIES = {
@@ -501,9 +502,7 @@ def _needs_rewrite(column: ColumnPlan) -> bool:
     """Delta has no value for a column that a file lacks but NULL."""
     if column.before is None:
         return column.fill is not None
-    return column.is_converted and not _is_widening(
-        spark_type(column.before), spark_type(column.after)
-    )
+    return column.is_rewritten(_is_widening)
 
 
 def _is_widening(old: DataType, new: DataType) -> bool:

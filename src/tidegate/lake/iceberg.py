@@ -53,8 +53,9 @@ from tidegate.lake.format import (
 )
 from tidegate.lake.lock import make_folder
 from tidegate.lake.logfiles import LogFile, LogWriter, field_id, with_field_ids
-from tidegate.lake.names import new_folder, parts_of, quoted
+from tidegate.lake.names import new_folder
 from tidegate.model import ConfigError, TableSchema
+from tidegate.model.sql import parts_of, quoted
 from tidegate.spark.types import from_text_array, spark_schema, spark_type
 
 CATALOG_FILE = "catalog.db"
@@ -905,9 +906,7 @@ def _needs_rewrite(column: ColumnPlan) -> bool:
     if column.before is None:
         is_nested = spark_type(column.after).typeName() == "array"
         return is_nested and column.fill is not None
-    return column.is_converted and not _is_promotion(
-        spark_type(column.before), spark_type(column.after)
-    )
+    return column.is_rewritten(_is_promotion)
 
 
 def _is_promotion(old: DataType, new: DataType) -> bool:

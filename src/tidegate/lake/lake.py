@@ -16,9 +16,9 @@ from tidegate.feed.tables import Name
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import LakePlace, open_format
 from tidegate.lake.iceberg import local_folder, recorded
-from tidegate.lake.names import quoted
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError, TableSchema
+from tidegate.model.sql import quoted
 from tidegate.model.tso import LAST_LOGICAL, tso_from_datetime
 from tidegate.spark.types import to_text
 

@@ -19,10 +19,10 @@ from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
 from tidegate.lake.format import OWN_DATABASE, Position
 from tidegate.lake.lake import Lake
-from tidegate.lake.names import parts_of
 from tidegate.lake.quarantine import Quarantine
 from tidegate.lake.snapshots import MirrorState
 from tidegate.model import LakeError
+from tidegate.model.sql import parts_of
 from tidegate.model.tso import tso_from_datetime
 
 _FIRST = datetime.fromtimestamp(0, UTC)

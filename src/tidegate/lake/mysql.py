@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidegate.feed.settings import Secret
 from tidegate.model import Column, ConfigError, MySQLType, ValueForm
+from tidegate.model.sql import quoted
 from tidegate.wire.text import format_double, format_float
 
 DEFAULT_PORT = 4000  # TiDB's
@@ -102,11 +103,6 @@ def has_snapshots(connection: Any) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SHOW VARIABLES LIKE 'tidb_snapshot'")
         return bool(cursor.fetchall())
-
-
-def quoted(name: str) -> str:
-    """A name in MySQL's SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def selected(column: Column) -> str:

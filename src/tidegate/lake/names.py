@@ -1,4 +1,4 @@
-"""How the lake names things: identifiers in SQL, folders for tables."""
+"""How the lake names things: columns of its own, folders for tables."""
 
 from __future__ import annotations
 
@@ -6,19 +6,9 @@ import re
 import uuid
 
 
-def quoted(*parts: str) -> str:
-    """A name of Spark's SQL from its parts."""
-    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
-
-
 def own(name: str) -> str:
     """A column of ours beside those of a table: MySQL lets no name end with a space."""
     return f"{name} "
-
-
-def parts_of(identifier: str) -> list[str]:
-    """The parts of what `quoted` gives."""
-    return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", identifier)]
 
 
 def new_folder(database: str, table: str) -> str:

@@ -20,6 +20,7 @@ from tidegate.feed.order import Step, steps
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.model import Delete, Insert, TableSchema, Update
+from tidegate.model.sql import quoted
 from tidegate.wire import EventReader
 
 Row = tuple[str | None, ...]
@@ -90,7 +91,7 @@ class ReplayedTable:
             for column in self.schema.columns
             if column.generated != "virtual"
         ]
-        listed = ", ".join("`" + name.replace("`", "``") + "`" for name in self.names)
+        listed = ", ".join(map(quoted, self.names))
         marks = ", ".join("?" * len(self.names))
         keys = list(self.rows)
         connection = sqlite3.connect(":memory:")

@@ -290,12 +290,15 @@ class MirrorRun:
         has_answered = self.progress.messages or self.progress.applied_ts
         if has_answered and any(_UNREACHABLE.search(text) for text in _causes(error)):
             return True
-        raise spark_failure(READING, error, self.lake.place.folder)
+        raise self._failure(READING, error)
 
     def _check(self, query: StreamingQuery) -> None:
         error = query.exception()
         if error is not None:
-            raise spark_failure(READING, error, self.lake.place.folder)
+            raise self._failure(READING, error)
+
+    def _failure(self, doing: str, error: Exception) -> TidegateError:
+        return spark_failure(doing, error, self.lake.place.folder)
 
     def _tell(self, phase: str) -> None:
         self.progress.phase = phase
@@ -310,7 +313,7 @@ class MirrorRun:
         try:
             yield
         except (PySparkException, Py4JError) as error:
-            raise spark_failure(doing, error, self.lake.place.folder) from error
+            raise self._failure(doing, error) from error
 
 
 def _progress_since(query: StreamingQuery, instant: str) -> list[StreamingQueryProgress]:

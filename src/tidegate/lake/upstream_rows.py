@@ -29,6 +29,7 @@ from tidegate.feed.tables import Name
 from tidegate.lake import mysql
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.model import Column, LakeError, MySQLType, ValueForm
+from tidegate.model.sql import quoted
 
 SETTING = "upstream"
 KEYS_A_SELECT = 32
@@ -142,8 +143,8 @@ class Completion:
 
     def _select(self, session: _Session, keys: Sequence[Key], ts: int | None) -> Iterator[Texts]:
         listed = ", ".join(map(mysql.selected, self.columns))
-        table = f"{mysql.quoted(self.name.database)}.{mysql.quoted(self.name.table)}"
-        names = [mysql.quoted(name).replace("%", "%%") for name in self.key]
+        table = quoted(*self.name)
+        names = [quoted(name).replace("%", "%%") for name in self.key]
         one = " AND ".join(f"{name} = %s" for name in names)
         start = f"SELECT {listed} FROM {table}".replace("%", "%%")
         statement = f"{start} WHERE {' OR '.join([f'({one})'] * len(keys))}"

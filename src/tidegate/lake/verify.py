@@ -18,11 +18,12 @@ from pyspark.sql import functions as F
 
 from tidegate.feed.tables import Name
 from tidegate.lake.lake import Lake
-from tidegate.lake.names import own, quoted
+from tidegate.lake.names import own
 from tidegate.lake.plan import Status
 from tidegate.lake.replay import Replay
 from tidegate.lake.routes import Routes
 from tidegate.model import TableSchema
+from tidegate.model.sql import quoted
 from tidegate.spark.types import from_text, to_text
 
 Row = tuple[str | None, ...]

@@ -81,6 +81,16 @@ def tokens(text: str, *, most: int | None = None, restored: bool = False) -> lis
     return plain if is_broken(escaping) and not is_broken(plain) else escaping
 
 
+def quoted(*parts: str) -> str:
+    """A name from its parts, each in backquotes, as MySQL and Spark write one."""
+    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+
+
+def parts_of(name: str) -> list[str]:
+    """The parts of what `quoted` gives."""
+    return [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", name)]
+
+
 def is_broken(read: Iterable[Token]) -> bool:
     """Whether a quote that the text opens is still open at its end."""
     return any(token.kind is TokenKind.BROKEN for token in read)
@@ -112,14 +122,14 @@ def _read(text: str, pattern: re.Pattern[str]) -> Iterator[Token]:
         elif kind == "mark":
             yield Token(TokenKind.MARK, found, found)
         elif kind in ("name", "string"):
-            yield _quoted(match, escapes=pattern is _ESCAPING and kind == "string")
+            yield _content(match, escapes=pattern is _ESCAPING and kind == "string")
         elif kind == "number":
             yield Token(TokenKind.NUMBER, found, found)
         elif kind == "bytes":
             yield Token(TokenKind.BYTES, found, _hexadecimal(found))
 
 
-def _quoted(match: re.Match[str], *, escapes: bool) -> Token:
+def _content(match: re.Match[str], *, escapes: bool) -> Token:
     found = match[0]
     quote = match["single"] or match["double"] or match["back"]
     if quote is None:
