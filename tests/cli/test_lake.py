@@ -21,6 +21,7 @@ from tests.support.spark import fresh
 from tidegate.cli.app import commands
 from tidegate.cli.bridge import _failure
 from tidegate.cli.lakes import java_reason
+from tidegate.cli.words import counted
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.lake import Lake, LakePlace
@@ -206,12 +207,12 @@ def test_status_tells_what_needs_a_look(tidegate, spark, tmp_path):
     assert told["applied"].endswith(f"({document['appliedTs']})")
     assert told["resolved"].startswith(document["resolved"][:10])
     assert told["lag"].split()[-1] in ("s", "min", "h", "days")
-    assert told["quarantined"].split() == [str(bad), "messages"]
+    assert told["quarantined"] == counted(bad, "message")
     assert told["bank.accounts"].startswith("mirrored")
     assert told["bank.gone"].startswith("stopped")
     assert "RECOVER TABLE" in told["bank.gone"]
     assert told["waiting:"] == (
-        f"{waiting['rows']} rows of bank.transfers for schema version {waiting['version']}"
+        f"{counted(waiting['rows'], 'row')} of bank.transfers for schema version {waiting['version']}"
     )
 
 
@@ -328,7 +329,7 @@ def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, s
     assert (done["quarantined"], done["rows"], done["fine"]) == (count, 0, False)
     assert "cannot be read" in done["error"]
     assert tidegate("quarantine", "list", *lake, "--limit", 2) == 1
-    assert f"{count:,} messages are quarantined" in tidegate.out
+    assert f"quarantined: {count:,} message" in tidegate.out
     place = tidegate.out.split()[0]
     assert tidegate("quarantine", "show", place, *lake, "--output", "json") == 0
     (message,) = tidegate.documents()
@@ -341,7 +342,7 @@ def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, s
     assert tidegate("quarantine", "retry", *lake, "--claim-check", nothing) == 1
     assert f"0 messages read, {count} still bad" in tidegate.out
     assert tidegate("quarantine", "retry", place, *lake, "--claim-check", objects) == 0
-    assert "1 messages read" in tidegate.out
+    assert "1 message read" in tidegate.out
     assert tidegate("quarantine", "retry", *lake, "--claim-check", objects) == 0
 
     assert tidegate(*run, "--claim-check", objects) == 0

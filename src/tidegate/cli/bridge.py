@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tidegate.cli.lakes import java_reason, own_interrupts, working
+from tidegate.cli.words import counted
 from tidegate.feed.config import SinkUri
 from tidegate.model import ConfigError, SinkError, TidegateError, tso_to_datetime
 from tidegate.wire.carries import not_carried
@@ -172,10 +173,10 @@ class _Telling:
         if self.output == "json":
             self._line({"event": "batch", **told.to_json()})
             return
-        words = [f"batch {told.batch}: {told.rows:,} rows"]
+        words = [f"batch {told.batch}: {counted(told.rows, 'row')}"]
         if told.kinds.get("ddl"):
             words.append(f"{told.kinds['ddl']:,} DDL")
-        words.append(f"{told.messages:,} messages ({told.bytes / 1e6:,.1f} MB)")
+        words.append(f"{counted(told.messages, 'message')} ({told.bytes / 1e6:,.1f} MB)")
         if told.held:
             words.append(f"{told.held:,} held")
         if told.bad:
@@ -194,11 +195,12 @@ class _Telling:
             self._line({"event": "done", **totals, "seconds": round(seconds, 3)})
             return
         click.echo(
-            f"{self.rows:,} rows sent as {self.messages:,} messages "
+            f"{counted(self.rows, 'row')} sent as {counted(self.messages, 'message')} "
             f"({self.bytes / 1e6:,.1f} MB) in {seconds:,.1f} s"
         )
         if self.held:
-            click.echo(f"{self.held:,} changes wait for a watermark; the next run sends them")
+            held = counted(self.held, "change")
+            click.echo(f"waiting for a watermark: {held}; the next run goes on with them")
 
     def _line(self, document: dict[str, Any]) -> None:
         click.echo(json.dumps(document, ensure_ascii=False))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.cli.source import Progressing, Reading, changefeed_text, open_source
+from tidegate.cli.words import counted
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.upstream import Upstream
@@ -321,7 +322,7 @@ def _say(output: str, document: dict[str, Any]) -> None:
         for notice in document["ignored"]:
             click.echo(f"  not used: {notice}", err=True)
     else:
-        parts = [f"{document['read']:,} messages read"]
+        parts = [f"{counted(document['read'], 'message')} read"]
         for member, words in _LEFT_OUT.items():
             if document[member]:
                 parts.append(f"{document[member]:,} {words} left out")

@@ -21,6 +21,7 @@ import click
 
 from tidegate.cli.inspect import inspect
 from tidegate.cli.lakes import instant, opened, settings_of, working
+from tidegate.cli.words import counted
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -204,8 +205,7 @@ class _Say:
             "mirrored",
             f"\n{upstream.name}: {progress.rows:,} rows mirrored in {seconds:.1f} s "
             f"({per_second:,} rows/s; reading {progress.ingest_seconds:.1f} s, applying "
-            f"{progress.apply_seconds:.1f} s), {progress.steps} snapshot"
-            f"{'' if progress.steps == 1 else 's'}, up to "
+            f"{progress.apply_seconds:.1f} s), {counted(progress.steps, 'snapshot')}, up to "
             f"{instant(progress.applied_ts)}",
             workload=upstream.name,
             rows=progress.rows,
@@ -228,7 +228,7 @@ class _Say:
         word = "equals" if right else "DIFFERS FROM"
         self.tell(
             "compared",
-            f"  {_tick(right)} {table} {word} the upstream: {rows:,} rows",
+            f"  {_tick(right)} {table} {word} the upstream: {counted(rows, 'row')}",
             table=table,
             rows=rows,
             equal=right,

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidegate.cli.kafka import TopicWriter, is_kafka
 from tidegate.cli.source import Progressing, changefeed_text
+from tidegate.cli.words import counted
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.wire import write_capture
@@ -68,8 +69,8 @@ def generate(
         click.echo(json.dumps(document), err=True)
     else:
         click.echo(
-            f"{rows:,} row changes of {name} (seed {seed}) as {feed.config.protocol}: "
-            f"{messages:,} messages, {generation.bytes / 1e6:,.1f} MB in "
+            f"{counted(rows, 'row change')} of {name} (seed {seed}) as {feed.config.protocol}: "
+            f"{counted(messages, 'message')}, {generation.bytes / 1e6:,.1f} MB in "
             f"{document['seconds']:.1f} s, written to {place}",
             err=True,
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidegate.cli.lakes import exclusive, instant, iso, opened, settings_of, working
+from tidegate.cli.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ def _run(lake: Lake, keep: timedelta, output: str) -> None:
     elif not tables:
         click.echo("the lake has no snapshot yet: there is nothing to maintain")
     else:
-        click.echo(f"{tables:,} tables: {_listed(total)} ({seconds:.1f} s)")
+        click.echo(f"{counted(tables, 'table')}: {_listed(total)} ({seconds:.1f} s)")
         click.echo(f"every snapshot since {instant(since)} can be read")
 
 

@@ -17,6 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import instant, iso, lag_seconds, opened, settings_of, span
+from tidegate.cli.words import counted
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -246,7 +247,7 @@ class _LiveReport(Report):
         entries = [
             ("phase", progress.phase, ""),
             ("messages", f"{progress.messages:,}", behind),
-            ("rows applied", f"{progress.rows:,}", f"{progress.steps:,} snapshots"),
+            ("rows applied", f"{progress.rows:,}", counted(progress.steps, "snapshot")),
             ("applied", instant(progress.applied_ts), f"lag {_lag(progress)}"),
         ]
         for name, value, more in entries:
@@ -273,10 +274,11 @@ def _lag(progress: Progress) -> str:
 
 def line(progress: Progress) -> str:
     """How far it is, in one line."""
-    parts = [f"{progress.phase}: {progress.messages:,} messages"]
+    parts = [f"{progress.phase}: {counted(progress.messages, 'message')}"]
     if progress.behind:
         parts.append(f"{progress.behind:,} to be read")
-    parts.append(f"{progress.rows:,} rows applied in {progress.steps:,} snapshots")
+    rows, snapshots = counted(progress.rows, "row"), counted(progress.steps, "snapshot")
+    parts.append(f"{rows} applied in {snapshots}")
     if progress.applied_ts:
         parts.append(f"at {instant(progress.applied_ts)}, lag {_lag(progress)}")
     return ", ".join(parts)
@@ -284,16 +286,15 @@ def line(progress: Progress) -> str:
 
 def tell(summary: dict[str, Any]) -> None:
     """The summary for eyes."""
+    rows, messages = counted(summary["rows"], "row"), counted(summary["messages"], "message")
     click.echo(
-        f"{summary['rows']:,} rows applied from {summary['messages']:,} messages in "
-        f"{summary['seconds']:.1f} s ({summary['rowsPerSecond']:,} rows/s: reading "
-        f"{summary['ingestSeconds']:.1f} s, applying {summary['applySeconds']:.1f} s)"
+        f"{rows} applied from {messages} in {summary['seconds']:.1f} s "
+        f"({summary['rowsPerSecond']:,} rows/s: reading {summary['ingestSeconds']:.1f} s, applying "
+        f"{summary['applySeconds']:.1f} s)"
     )
-    tables, snapshots = summary["tables"], summary["snapshots"]
     click.echo(
-        f"{tables:,} {'table' if tables == 1 else 'tables'}, {snapshots:,} new "
-        f"{'snapshot' if snapshots == 1 else 'snapshots'}, at {instant(summary['appliedTs'])} "
-        f"(consistency: {summary['consistency']})"
+        f"{counted(summary['tables'], 'table')}, {counted(summary['snapshots'], 'new snapshot')}, "
+        f"at {instant(summary['appliedTs'])} (consistency: {summary['consistency']})"
     )
     for table in summary["stopped"]:
         click.echo(f"stopped: {table['database']}.{table['table']}: {table['reason']}")
@@ -302,12 +303,13 @@ def tell(summary: dict[str, Any]) -> None:
         click.echo(f"diverged: {table['database']}.{table['table']}: {reasons}")
     for entry in summary["waiting"]:
         click.echo(
-            f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "
-            f"version {entry['version']}"
+            f"waiting: {counted(entry['rows'], 'row')} of {entry['database']}.{entry['table']} for "
+            f"schema version {entry['version']}"
         )
     if summary["quarantined"]:
         click.echo(
-            f"quarantined: {summary['quarantined']:,} messages; see `tidegate quarantine list`"
+            f"quarantined: {counted(summary['quarantined'], 'message')}; "
+            "see `tidegate quarantine list`"
         )
     if "error" in summary:
         click.echo(f"tidegate: {summary['error']}", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidegate.cli.lakes import exclusive, opened, reading, settings_of
+from tidegate.cli.words import counted
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -33,7 +34,9 @@ def listed(*, limit: int | None, output: str, **options: Any) -> bool:
         else:
             click.echo(f"{_named(message.place)}  {message.code}: {message.reason}")
     if output == "text":
-        click.echo(f"{count:,} messages are quarantined" if count else "nothing is quarantined")
+        click.echo(
+            f"quarantined: {counted(count, 'message')}" if count else "nothing is quarantined"
+        )
     return count == 0
 
 
@@ -81,9 +84,11 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
     else:
         for message in result.bad:
             click.echo(f"still bad  {_named(message.place)}  {message.reason}")
-        click.echo(f"{len(result.read):,} messages read, {len(result.bad):,} still bad")
+        click.echo(f"{counted(len(result.read), 'message')} read, {len(result.bad):,} still bad")
         for name, count in result.late.items():
-            click.echo(f"late: the table had gone past {count:,} events of {'.'.join(name)}")
+            click.echo(
+                f"late: the table had gone past {counted(count, 'event')} of {'.'.join(name)}"
+            )
         if result.read:
             how = "puts the tables right" if result.late else "goes on with them"
             click.echo(f"start `tidegate mirror` again: it {how}")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tidegate.cli.source import Reading
+from tidegate.cli.words import counted
 from tidegate.model import code_of, parse_type, tso_to_datetime
 
 _STYLES = {
@@ -54,7 +55,9 @@ class EventPrinter:
         """What was seen, in one line."""
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
         how = " (guessed)" if reading.guessed else ""
-        line = f"{messages:,} messages of {reading.describe()}{how}: {counts or 'no events'}"
+        line = (
+            f"{counted(messages, 'message')} of {reading.describe()}{how}: {counts or 'no events'}"
+        )
         self._console.print(Text(line, "bold"))
 
 

@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import instant, iso, lag_seconds, reading, settings_of, span
+from tidegate.cli.words import counted
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -116,14 +117,18 @@ def _show(document: dict[str, Any]) -> None:
         ("applied", f"{instant(document['appliedTs'])} ({document['appliedTs']})"),
         ("lag", span(document["lagSeconds"])),
         ("resolved", instant(document["resolvedTs"])),
-        ("rows applied", f"{document['rowsApplied']:,} in {document['snapshots']:,} snapshots"),
-        ("quarantined", f"{document['quarantined']:,} messages"),
+        (
+            "rows applied",
+            f"{document['rowsApplied']:,} in {counted(document['snapshots'], 'snapshot')}",
+        ),
+        ("quarantined", counted(document["quarantined"], "message")),
     ]
     for name, value in entries:
         grid.add_row(Text(name, "dim"), Text(value))
     console.print(grid)
     tables = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("table", "state", "last change", "rows", ""):
+    is_counted = any("rows" in entry for entry in document["tables"])
+    for head in ("table", "state", "last change", "rows" if is_counted else "", ""):
         tables.add_column(head, justify="right" if head == "rows" else "left", overflow="fold")
     for entry in document["tables"]:
         tables.add_row(
@@ -142,12 +147,12 @@ def _show(document: dict[str, Any]) -> None:
             console.print(f"diverged: {name}: {' '.join(entry['diverged'])}", markup=False)
     for entry in document["waiting"]:
         console.print(
-            f"waiting: {entry['rows']:,} rows of {entry['database']}.{entry['table']} for schema "
-            f"version {entry['version']}"
+            f"waiting: {counted(entry['rows'], 'row')} of {entry['database']}.{entry['table']} for "
+            f"schema version {entry['version']}"
         )
     if document["retried"]:
         console.print(
-            f"retried: {document['retried']:,} messages could be read since; the next "
+            f"retried: {counted(document['retried'], 'message')} could be read since; the next "
             "`tidegate mirror` takes them in"
         )
     for topic, partition in document["silentPartitions"]:

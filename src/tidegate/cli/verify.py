@@ -11,6 +11,7 @@ import click
 
 from tidegate.cli.generate import workload_options
 from tidegate.cli.lakes import instant, iso, reading, settings_of, ts_of, working
+from tidegate.cli.words import counted
 
 if TYPE_CHECKING:
     from tidegate.feed.tables import Name
@@ -115,7 +116,8 @@ def tell(table: Compared, output: str) -> None:
         click.echo(f"not compared  {table.name}: {table.skipped}")
     elif table.is_equal:
         assert table.lake is not None
-        click.echo(f"equal         {table.name}: {table.lake.rows:,} rows, {table.lake.checksum}")
+        rows = counted(table.lake.rows, "row")
+        click.echo(f"equal         {table.name}: {rows}, {table.lake.checksum}")
     else:
         click.secho(f"DIFFERENT     {table.name}: {_what(table)}", fg="red")
         for each in table.differences:
@@ -131,7 +133,7 @@ def _what(table: Compared) -> str:
     if table.columns:
         return f"only one side has the columns {', '.join(table.columns)}"
     return (
-        f"{table.lake.rows:,} rows ({table.lake.checksum}) in the lake, "
+        f"{counted(table.lake.rows, 'row')} ({table.lake.checksum}) in the lake, "
         f"{table.expected.rows:,} ({table.expected.checksum}) expected"
     )
 
