@@ -133,7 +133,7 @@ def _literal(column: Column, written: Written) -> tuple[Column, str]:
         number = float(written.text)
         return (_REAL, format_double(number)) if isfinite(number) else (_TEXT, written.text)
     text = _digits(written.text)
-    return (_TEXT if "." in text else _WHOLE), text  # a text, since none of its digits is lost
+    return (_TEXT if "." in text else _WHOLE), text  # a decimal as a text keeps all its digits
 
 
 def _number_of(value: bytes) -> int:
