@@ -329,7 +329,7 @@ def test_a_mirror_that_stopped_at_bad_messages_goes_on_after_a_retry(tidegate, s
     assert (done["quarantined"], done["rows"], done["fine"]) == (count, 0, False)
     assert "cannot be read" in done["error"]
     assert tidegate("quarantine", "list", *lake, "--limit", 2) == 1
-    assert f"quarantined: {count:,} message" in tidegate.out
+    assert f"quarantined: {counted(count, 'message')}" in tidegate.out
     place = tidegate.out.split()[0]
     assert tidegate("quarantine", "show", place, *lake, "--output", "json") == 0
     (message,) = tidegate.documents()

@@ -356,6 +356,7 @@ def test_a_type_has_the_length_that_tidb_gives_it(definition, full_type, length)
         ("double default 1e-7", "0.0000001"),
         ("float default 0.1", "0.1"),
         ("float default 16777217", "16777216"),
+        ("float(7,2) default 1.255", "1.25"),  # as a double it is less than half way
         ("float(7,2) default 1.256", "1.26"),
         ("varchar(9) default 5", "5"),
         ("varchar(9) default 1e3", "1000"),
@@ -371,6 +372,7 @@ def test_a_type_has_the_length_that_tidb_gives_it(definition, full_type, length)
         ("bit(8) default 7", 7),
         ("bit(8) default x'ff'", 255),
         ("bit(16) default 'A'", 65),
+        ("bit(1) default '1'", 49),
         ("enum('a','b') default 'b'", "b"),
         ("enum('a','b') default 2", "b"),
         ("enum('a','B') collate utf8mb4_general_ci default 'b'", "B"),
@@ -969,6 +971,10 @@ def test_a_statement_that_cannot_be_followed_says_where(statement, reason):
         "CREATE TABLE t (a DECIMAL(9999999999,99999999999))",
         "CREATE TABLE t (a INT) PARTITION BY HASH(a) PARTITIONS 99999",
         "CREATE TABLE t (a BIT DEFAULT b'" + "1" * 100_000 + "')",
+        "CREATE TABLE t (a BIT DEFAULT " + "9" * 100_000 + ")",
+        "CREATE TABLE t (a INT DEFAULT "
+        + "9" * 100_000
+        + ", b BIT DEFAULT 1e999, c BIT DEFAULT .5)",
         "CREATE TABLE t (" + ",".join(f"c{n} INT" for n in range(5_000)) + ")",
         "ALTER TABLE t " + ",".join(f"ADD c{n} INT FIRST" for n in range(5_000)),
         "ALTER TABLE t " + ",".join("ADD INDEX (a)" for n in range(2_000)),

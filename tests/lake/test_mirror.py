@@ -19,6 +19,7 @@ from tests.support.lake import contents, expected, fill, in_chunks, new_lake
 from tidegate.lake.maintenance import maintain, obstacle
 from tidegate.lake.mirror import Mirror
 from tidegate.model import LakeError
+from tidegate.model.sql import quoted
 from tidegate.model.types import MySQLType
 
 PARTITIONS = [("", number) for number in range(3)]
@@ -276,7 +277,7 @@ def test_columns_may_have_any_name(spark, tmp_path):
     plain = dict.fromkeys(("topic", "offset", "event", "commit_ts", "count", "a.b", "a`b"), "5")
     feed = Script()
     for table, columns in (("keyed", keyed), ("plain", plain)):
-        kinds = ", ".join(f"`{name.replace('`', '``')}` INT" for name in columns)
+        kinds = ", ".join(f"{quoted(name)} INT" for name in columns)
         key = ", PRIMARY KEY (`id`)" if table == "keyed" else ""
         feed.ddl(f"CREATE TABLE `{table}` ({kinds}{key})", table)
     feed.add("keyed", "INSERT", after=keyed)

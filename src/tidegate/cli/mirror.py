@@ -17,7 +17,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import instant, iso, lag_seconds, opened, settings_of, span
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -302,10 +302,7 @@ def tell(summary: dict[str, Any]) -> None:
         reasons = " ".join(table["reasons"])
         click.echo(f"diverged: {table['database']}.{table['table']}: {reasons}")
     for entry in summary["waiting"]:
-        click.echo(
-            f"waiting: {counted(entry['rows'], 'row')} of {entry['database']}.{entry['table']} for "
-            f"schema version {entry['version']}"
-        )
+        click.echo(waiting_line(entry))
     if summary["quarantined"]:
         click.echo(
             f"quarantined: {counted(summary['quarantined'], 'message')}; "

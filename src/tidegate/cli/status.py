@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import instant, iso, lag_seconds, reading, settings_of, span
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -146,10 +146,7 @@ def _show(document: dict[str, Any]) -> None:
             name = f"{entry['database']}.{entry['table']}"
             console.print(f"diverged: {name}: {' '.join(entry['diverged'])}", markup=False)
     for entry in document["waiting"]:
-        console.print(
-            f"waiting: {counted(entry['rows'], 'row')} of {entry['database']}.{entry['table']} for "
-            f"schema version {entry['version']}"
-        )
+        console.print(waiting_line(entry))
     if document["retried"]:
         console.print(
             f"retried: {counted(document['retried'], 'message')} could be read since; the next "

@@ -115,6 +115,7 @@ def _spelled(token: Token) -> str:
 
 _TEXT, _BYTES = Column.of_type("", "varchar"), Column.of_type("", "varbinary")
 _WHOLE, _REAL = Column.of_type("", "bigint"), Column.of_type("", "double")
+_BITS = Column.of_type("", "bit(64)")
 _TAKES_BYTES = STRINGS | {MySQLType.ENUM, MySQLType.SET, MySQLType.JSON}
 
 
@@ -128,7 +129,8 @@ def _literal(column: Column, written: Written) -> tuple[Column, str]:
             return _BYTES, b64encode(raw).decode()
         return _TEXT, raw.decode(errors="replace")
     if written.form is not Form.NUMBER:
-        return _TEXT, written.text
+        is_bit = column.code == MySQLType.BIT  # its bytes are the number
+        return (_WHOLE, str(_number_of(written.text.encode()))) if is_bit else (_TEXT, written.text)
     if "e" in written.text.lower():
         number = float(written.text)
         return (_REAL, format_double(number)) if isfinite(number) else (_TEXT, written.text)
@@ -161,11 +163,9 @@ def stored_default(column: Column, written: Written) -> Default:
         return None
     if written.form in (Form.NOW, Form.EXPRESSION):
         return written.text
-    if column.code == MySQLType.BIT and written.form is Form.TEXT:
-        return _number_of(written.text.encode())
     literal, text = _literal(column, written)
     if column.code == MySQLType.BIT:
-        found = convert(literal, column, text)
+        found = convert(literal, _BITS, text)
         return text if found is None else int(found)
     if column.code in _KEPT_CONVERTED:
         return convert(literal, column, text) or text
@@ -187,7 +187,8 @@ def _members(column: Column, mask: int) -> str:
 
 # --- what existing rows hold ----------------------------------------------------------------------
 
-_TRUE_OR_FALSE = {"true": "1", "1": "1", "false": "0", "0": "0"}
+# What BIT(1) takes by its meaning, and not by its bytes.
+_FLAGS = {"true": "1", "1": "1", "false": "0", "0": "0"}
 
 
 def fill(column: Column, written: Written | None) -> str | Absent | None:
@@ -201,11 +202,11 @@ def fill(column: Column, written: Written | None) -> str | Absent | None:
         return None if column.nullable else _zero(column)
     if written.form in (Form.NOW, Form.EXPRESSION):
         return ABSENT
+    if column.code == MySQLType.BIT and column.length == 1 and written.form is Form.TEXT:
+        flag = _FLAGS.get(written.text.lower())
+        if flag is not None:
+            return flag
     literal, text = _literal(column, written)
-    if column.code == MySQLType.BIT and written.form is Form.TEXT:
-        is_flag = column.length == 1 and text.lower() in _TRUE_OR_FALSE
-        whole = _TRUE_OR_FALSE[text.lower()] if is_flag else str(_number_of(text.encode()))
-        literal, text = _WHOLE, whole
     found = convert(literal, column, text)
     return ABSENT if found is None else found
 

@@ -58,7 +58,7 @@ class ColumnPlan:
         return not is_kept or not keeps_values(self.before, self.after)
 
     def is_rewritten(self, reads: Callable[[DataType, DataType], bool]) -> bool:
-        """Whether values must be written again, unless the format reads the old type as the new."""
+        """Whether values must be written again: `reads` tells which types the format promotes."""
         if self.before is None or not self.is_converted:
             return False
         old, new = spark_type(self.before), spark_type(self.after)

@@ -321,7 +321,7 @@ class Planner:
     def _statement(self, statement: Statement) -> None:
         told = statement.id
         self._learn_before(statement)
-        others = [table.name for table in self._tables.values() if not table.gone]
+        others = (table.name for table in self._tables.values() if not table.gone)
         for effect in self._book.run(told.query, told.database, told.table or None, others):
             self.touched.add(effect.name)
             if effect.new_name is not None:
