@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 
 from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.gate import DdlId
@@ -44,10 +44,20 @@ MOST_REASONS = 8
 
 
 class Status(Enum):
-    """How it stands with a table."""
+    """Whether a table follows the feed."""
 
     MIRRORED = "mirrored"
     STOPPED = "stopped"  # what the feed says of it cannot be mirrored
+
+
+class State(StrEnum):
+    """What a table promises its readers; docs/guarantees.md has one row for each."""
+
+    MIRRORED = "mirrored"  # equal to the upstream at every snapshot
+    EVENTUAL = "eventual"  # equal once the feed is quiet
+    DIVERGED = "diverged"  # differs in the ways that its reasons name
+    INCOMPLETE = "incomplete"  # lacks rows that were there before the feed began
+    STOPPED = "stopped"  # no longer follows the feed
 
 
 @dataclass(slots=True)
@@ -67,7 +77,11 @@ class Table:
     upstream: TableSchema | None = None
     """The table as it is upstream, where the mirror has other columns or another order of them."""
     diverged: tuple[str, ...] = ()
-    """Why the table is not exactly its upstream: what the policy has left out, in sentences."""
+    """Why the table is not exactly its upstream, in sentences."""
+    guessed: bool = False
+    """Whether a value had to be guessed; otherwise the user's policy has made it diverge."""
+    missing: str = ""
+    """Why rows from before the feed are missing; empty if none are."""
     gone: bool = False
     """Whether the upstream has dropped the table, and the policy keeps it."""
 
@@ -76,10 +90,31 @@ class Table:
         """The schema of the rows that the feed sends."""
         return self.upstream or self.schema
 
-    def diverge(self, reason: str) -> None:
-        """Says that the table is no longer exact."""
+    def diverge(self, reason: str, *, guessed: bool = False) -> None:
+        """Says that the table is no longer exact, by the policy or because a value is a guess."""
+        self.guessed = self.guessed or guessed
         if reason not in self.diverged and len(self.diverged) < MOST_REASONS:
             self.diverged = (*self.diverged, reason)
+
+    def state(self, eventual: bool = False) -> State:
+        """What the table promises; `eventual` says that its feed has no watermarks."""
+        if self.status is Status.STOPPED:
+            return State.STOPPED
+        if self.missing:
+            return State.INCOMPLETE
+        if self.diverged:
+            return State.DIVERGED
+        return State.EVENTUAL if eventual or self.eventual else State.MIRRORED
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the table may differ from its upstream, in sentences; the gravest first."""
+        return tuple(filter(None, (self.reason, self.missing, *self.diverged)))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the table holds what the feed and the user's policy make of it, and no less."""
+        return self.status is Status.MIRRORED and not self.missing and not self.guessed
 
 
 @dataclass(frozen=True, slots=True)

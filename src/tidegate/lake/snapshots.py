@@ -23,7 +23,7 @@ from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Offsets
 from tidegate.lake.format import Position, TableFormat
 from tidegate.lake.logfiles import rows_of
-from tidegate.lake.plan import Status, Table, Tables
+from tidegate.lake.plan import State, Status, Table, Tables
 from tidegate.lake.policy import Policy
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_to_datetime
@@ -70,6 +70,10 @@ class MirrorState:
     def applied_ts(self) -> int:
         """Every table shows this instant."""
         return self.gate.applied_ts
+
+    def state_of(self, table: Table) -> State:
+        """What a table of this feed promises."""
+        return table.state(not self.gate.has_watermarks)
 
     def progress_json(self) -> str:
         """What changes with every step; small."""
@@ -133,6 +137,8 @@ def _table_object(table: Table) -> dict[str, Any]:
         "eventual": table.eventual,
         "upstream": None if table.upstream is None else table.upstream.to_object(),
         "diverged": list(table.diverged),
+        "guessed": table.guessed,
+        "missing": table.missing,
         "gone": table.gone,
     }
 
@@ -150,6 +156,8 @@ def _table(told: Mapping[str, Any]) -> Table:
         eventual=told.get("eventual", False),
         upstream=None if upstream is None else TableSchema.from_json(upstream),
         diverged=tuple(told.get("diverged", ())),
+        guessed=told.get("guessed", False),
+        missing=told.get("missing", ""),
         gone=told.get("gone", False),
     )
 
