@@ -9,7 +9,6 @@ columns than the upstream, both schemas are carried on, and rows are fitted to t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -320,9 +319,15 @@ class Planner:
 
     def _statement(self, statement: Statement) -> None:
         told = statement.id
-        self._learn_before(statement)
         others = (table.name for table in self._tables.values() if not table.gone)
-        for effect in self._book.run(told.query, told.database, told.table or None, others):
+        for effect in self._book.run(
+            told.query,
+            told.database,
+            told.table or None,
+            others,
+            schemas=statement.schemas,
+            commit_ts=told.commit_ts,
+        ):
             self.touched.add(effect.name)
             if effect.new_name is not None:
                 self.touched.add(effect.new_name)
@@ -330,13 +335,6 @@ class Planner:
                 self._effect(effect, statement.position)
             elif effect.new_name is not None and self._routes.wants(effect.new_name):
                 self._come_in(effect, statement.position)
-
-    def _learn_before(self, statement: Statement) -> None:
-        """Takes a table's schema from the feed where no statement and no row has told it."""
-        told = json.loads(statement.schemas or "{}").get("preTableSchema")
-        schema = TableSchema.from_json(told) if told else None
-        if schema is not None and self._book.get(schema.database, schema.table) is None:
-            self._book.put(schema)
 
     def _effect(self, effect: Effect, position: Position) -> None:
         folded = effect.name.folded
@@ -547,7 +545,9 @@ def first_schema_change(
     mirrored = {name for name, table in tables.items() if table.status is Status.MIRRORED}
     for statement in statements:
         told = statement.id
-        for effect in book.run(told.query, told.database, told.table or None):
+        for effect in book.run(
+            told.query, told.database, told.table or None, schemas=statement.schemas
+        ):
             if effect.kind in _SCHEMA_CHANGES and effect.name.folded in mirrored:
                 return statement, effect.name
             if effect.kind is ChangeKind.CREATED and routes.wants(effect.name):
