@@ -46,7 +46,7 @@ class Upstream:
             return _one(schemas)
         parts = self.gate.split(pa.concat_tables(self._held))
         self._held = [parts.held]
-        ordered = in_order(parts.released)
+        ordered = in_order(parts.due)
         ddl = _ddl_rows(ordered)
         touched = [name for row in ddl for name in _tables(row)]
         self.gate.mark_applied(resolved, map(ddl_id, ddl), touched, ordered)

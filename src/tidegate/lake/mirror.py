@@ -9,7 +9,7 @@ same instant from the same version of the changelog, so that nothing is applied 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from tidegate.feed.gate import DdlId, Gate, ddl_id
 from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
+from tidegate.feed.topic_use import FeedTopics, topic_use
 from tidegate.lake.apply import Applier
 from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets, named
 from tidegate.lake.conditions import NEVER, Condition, above, equal, every, some, up_to
@@ -31,6 +32,7 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.late import NO_SCHEMA, Judgement, effects_of
 from tidegate.lake.mend import LateLog, Mender, groups_of
 from tidegate.lake.mysql import DatabaseServer
+from tidegate.lake.observing import bad_messages, needs_judgement, unapplied, unheard
 from tidegate.lake.plan import (
     Planner,
     Rows,
@@ -79,6 +81,8 @@ class MirrorSettings:
     """How often a mirror that follows its feed maintains the lake; None: never."""
     keep: timedelta = timedelta(days=7)
     """How long instants are kept then."""
+    topics: FeedTopics = field(default_factory=FeedTopics)
+    """What the changefeed says about its topics and partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +198,39 @@ class Mirror:
 
     def _observe(self, changelog: Changelog) -> None:
         events = changelog.control_events(self._seen.offsets)
-        state = self.state
-        state.gate.add_partitions(self._seen.offsets.last)
-        fresh = changelog.offsets_beyond(self._seen.offsets)
-        state.gate.add_partitions(sorted(fresh))
-        state.gate.observe(events)
+        gate, seen = self.gate, self._seen.offsets
+        gate.add_partitions(seen.last)
+        fresh = changelog.offsets_beyond(seen)
+        gate.add_partitions(sorted(fresh))
         self._schemas.learn(events)
         self._seen.statements.append(events.filter(pc.equal(events["kind"], "ddl")))
+        if gate.has_watermarks:
+            self._judge_topics(changelog, events, fresh)
+        gate.observe(events)
         bad = self._bad(events)
-        state.bad += len(bad)
+        self.state.bad += len(bad)
         if bad and self.settings.bad_messages == "stop":
             first = bad[0]
             raise BadMessages(place_of(first), first["error"]["reason"], len(bad))
-        self._seen.offsets = self._seen.offsets.advanced(fresh)
+        self._seen.offsets = seen.advanced(fresh)
+
+    def _judge_topics(
+        self, changelog: Changelog, events: pa.Table, fresh: Collection[tuple[str, int]]
+    ) -> None:
+        """Tells the gate which topics are in use after all statements seen, applied or not."""
+        topics, state, seen = self.settings.topics, self.state, self._seen
+        self.gate.partition_num = topics.partition_num
+        if needs_judgement(self.gate, topics, fresh):
+            spoke = changelog.sources_of_rows(seen.offsets, unheard(self.gate, events, fresh))
+            self.gate.add_partitions(sorted(spoke), spoke=True)
+            known = [table.name for table in state.tables.values() if not table.gone]
+            pending = pa.concat_tables(seen.statements, promote_options="default")
+            statements = unapplied(self.gate, pending)
+            self.gate.topics = topic_use(self.gate.topics, topics, statements, state.book, known)
 
     def _bad(self, events: pa.Table) -> list[dict[str, Any]]:
-        """The messages that cannot be read, without those that a retry has read since."""
-        errors: list[dict[str, Any]] = events.filter(pc.equal(events["kind"], "error")).to_pylist()
-        settled = Quarantine(self.lake).settled() if errors else set()
-        return [row for row in errors if place_of(row) not in settled]
+        """The messages of the feed that cannot be read, but for those that a retry has read."""
+        return bad_messages(self.gate, events, self._seen.offsets, Quarantine(self.lake))
 
     def _target(self) -> int | None:
         """The instant to go to, if it is a new one."""
