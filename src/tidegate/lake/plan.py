@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from tidegate.feed.ddl import ChangeKind, TableChange
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import DROPPED_DATABASE, OWN_DATABASE, Position
