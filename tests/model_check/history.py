@@ -466,7 +466,7 @@ class Upstream:
     ) -> Commit | None:
         """`how` is null, default or solid (NOT NULL without a default)."""
         table = self.tables.get((database, name))
-        if table is None or column in table.names or table.handle == () and how == "solid":
+        if table is None or column in table.names or (table.handle == () and how == "solid"):
             return None
         ts = self._tick()
         default = VALUES[of][1] if how == "default" else None

@@ -35,6 +35,14 @@ from tidegate.spark.types import arrow_type, from_text_array
 
 Values = tuple[Any, ...]
 
+_COMPARED = (
+    *("topic", "partition", "offset", "kind", "commit_ts", "database", "table", "shape", "control"),
+)
+"""The columns that conditions name."""
+_OF_ROWS = (
+    *("topic", "partition", "offset", "event", "kind", "commit_ts", "shape", "after", "before"),
+)
+
 
 class MemoryLog:
     """All events of a feed; a version is the number of additions."""
@@ -65,14 +73,17 @@ class MemoryChangelog(Changelog):
     def add(self, events: pa.Table) -> None:
         self._log.parts.append(as_rows(events))
 
-    def matching(self, condition: Condition) -> pa.Table:
+    def matching(self, condition: Condition, columns: Sequence[str] = _OF_ROWS) -> pa.Table:
+        """Some columns of the events that meet a condition."""
         version = len(self._log.parts) if self.version is None else self.version
-        return self._log.table(version).filter(condition.arrow())
+        needed = [*dict.fromkeys([*columns, *_COMPARED])]
+        found = self._log.table(version).select(needed).filter(condition.arrow())
+        return found.select(list(columns))
 
     def _batches(
         self, condition: Condition, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch] | None:
-        return iter(self.matching(condition).select(list(columns)).to_batches())
+        return iter(self.matching(condition, columns).to_batches())
 
     def files(self, condition: Condition) -> None:
         return None

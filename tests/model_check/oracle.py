@@ -18,7 +18,6 @@ from typing import Any
 from tests.model_check.history import Name, Op, TableState, Upstream, played
 from tests.model_check.memory_lake import (
     MemoryLake,
-    MemoryMirror,
     MemoryTable,
     contents,
     new_mirror,
@@ -26,6 +25,8 @@ from tests.model_check.memory_lake import (
 from tests.model_check.sender import Cut, Delivery, Feed, Sender, Sent, decoded, deliveries
 from tidegate.lake.plan import State, Table
 
+EXCEPTION = "exception"
+SENDER_FAILS = "the sender fails"
 _MOST_STEPS = 10_000
 _SHOWN_ROWS = 6
 
@@ -74,7 +75,10 @@ class Verdict:
     @property
     def kind(self) -> str:
         """The first words of the first problem: shrinking keeps it."""
-        return self.problems[0].split(":")[0] if self.problems else ""
+        if not self.problems:
+            return ""
+        what, *more = self.problems[0].split(": ", 2)
+        return f"{what}: {more[0]}" if what in (EXCEPTION, SENDER_FAILS) else what
 
 
 def check(case: Case) -> Verdict:
@@ -83,8 +87,8 @@ def check(case: Case) -> Verdict:
     upstream = played(case.ops)
     try:
         sent = Sender(case.feed, upstream).send()
-    except Exception as error:  # noqa: BLE001 the sender is under test, too
-        verdict.problems.append(f"the sender fails: {_shown_error(error)}")
+    except Exception as error:  # the sender is code under test, too
+        verdict.problems.append(f"{SENDER_FAILS}: {_shown_error(error)}")
         return verdict
     results = []
     for cut in case.cuts:
@@ -126,8 +130,8 @@ class _Run:
                 self._deliver(delivery)
                 if self._verdict.problems:
                     return
-        except Exception as error:  # noqa: BLE001 whatever the mirror raises is a finding
-            self._problem(f"exception: {_shown_error(error)}")
+        except Exception as error:  # whatever the mirror raises is a finding
+            self._problem(f"{EXCEPTION}: {_shown_error(error)}")
             return
         self._finish()
 
@@ -164,17 +168,17 @@ class _Run:
         entries = {_named(table): table for table in self._mirror.state.tables.values()}
         there = contents(self._mirror)
         for name, table in truth.items():
-            for problem in self._table(table, entries.get(name), there.get(name), ts):
+            for problem in self._table(table, entries.get(name), there.get(name)):
                 self._problem(f"{problem} (at {ts})")
         for name in entries:
             if name not in truth:
                 self._problem(f"a table too many: {_dotted(name)} is not there upstream (at {ts})")
 
     def _table(
-        self, truth: TableState, entry: Table | None, found: MemoryTable | None, ts: int
+        self, truth: TableState, entry: Table | None, found: MemoryTable | None
     ) -> Iterator[str]:
         name = _dotted(truth.key)
-        is_new = truth.table_id not in self._existing_ids
+        is_new = truth.born > self._sent.start_ts
         if entry is None:
             if is_new:
                 yield f"a table is missing: {name}"
@@ -207,10 +211,6 @@ class _Run:
                 f"{what}: {_dotted(truth.key)} has {_shown(rows)}, upstream {_shown(wanted)}"
                 f"{' (incomplete)' if is_incomplete else ''}"
             )
-
-    @property
-    def _existing_ids(self) -> set[int]:
-        return {table.table_id for table in self._sent.existing.values()}
 
     # --- marks ------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from tests.model_check.history import Commit, Signal, Truth, Upstream
+from tests.model_check.history import Commit, Signal, Upstream
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.wire import CHANGE_SCHEMA, decode_batch
@@ -86,8 +86,6 @@ class Sent:
     sources: dict[Source, int]
     start_ts: int
     last_watermark: int
-    existing: Truth
-    """The tables that were there before the feed began."""
 
 
 class Sender:
@@ -99,12 +97,10 @@ class Sender:
         self._config = feed.config()
         self._generation = feed.generation
         self._partitions = feed.partitions
-        self._log: list[tuple[str, int, str, int, bytes | None, bytes]] = []
-        self._order = 0
+        self._log: list[tuple[str, int, bytes | None, bytes]] = []
         self._sources: dict[Source, int] = {}
         self._marks: list[int] = []
         self._start_ts = 0
-        self._existing: Truth = {}
         self._changefeed = self._new_changefeed()
         self._since_mark = 0
 
@@ -114,7 +110,6 @@ class Sender:
         starts = [n for n, each in enumerate(entries) if _is(each, "start")]
         first = starts[-1] if starts else 0
         self._start_ts = max((c.ts for c in entries[:first] if isinstance(c, Commit)), default=0)
-        self._existing = self._upstream.at(self._start_ts)
         self._run(entries[first:])
         last = max((c.ts for c in entries if isinstance(c, Commit)), default=self._start_ts)
         if last:
@@ -124,7 +119,6 @@ class Sender:
             self._sources,
             self._start_ts,
             self._marks[-1] if self._marks else 0,
-            self._existing,
         )
 
     def _run(self, entries: Sequence[Commit | Signal]) -> None:
@@ -188,13 +182,13 @@ class Sender:
         """Takes back messages since the last watermark, in some partitions: they never arrived."""
         tail = self._log[self._since_mark :]
         keep: dict[Source, int] = {}
-        for _, _, topic, partition, _, _ in tail:
+        for topic, partition, _, _ in tail:
             keep[topic, partition] = keep.get((topic, partition), 0) + 1
         for source in sorted(keep):
             keep[source] -= rng.randrange(keep[source] + 1)
         kept = []
         for entry in tail:
-            source = entry[2], entry[3]
+            source = entry[0], entry[1]
             if keep[source] > 0:
                 keep[source] -= 1
                 kept.append(entry)
@@ -248,14 +242,13 @@ class Sender:
                 recorder.row((row.kind, commit.ts, subjects[key], row.after, row.before))
             for ddl in commit.classic if self._generation == "classic" else commit.new:
                 recorder.ddl(commit.ts, ddl.query, ddl.database, ddl.after, ddl.before)
-        self._take(self._changefeed.send(recorder.batch()), commits[-1].ts)
+        self._take(self._changefeed.send(recorder.batch()))
 
-    def _take(self, messages: pa.RecordBatch, ts: int) -> None:
+    def _take(self, messages: pa.RecordBatch) -> None:
         for row in messages.to_pylist():
             topic = row["topic"] or TOPIC
             self._open(topic)
-            self._log.append(("", ts, topic, row["partition"], row["key"], row["value"]))
-            self._order += 1
+            self._log.append((topic, row["partition"], row["key"], row["value"]))
 
     def _open(self, topic: str) -> None:
         for partition in range(self._partitions):
@@ -274,7 +267,7 @@ class Sender:
         for topic in self._active_topics(ts):
             self._open(topic)
             for partition in range(self._partitions):
-                self._log.append(("mark", ts, topic, partition, key, value))
+                self._log.append((topic, partition, key, value))
         self._marks.append(ts)
         self._since_mark = len(self._log)
 
@@ -289,7 +282,7 @@ class Sender:
 
     def _numbered(self) -> Iterator[Message]:
         offsets: dict[Source, int] = {}
-        for at, (_, _, topic, partition, key, value) in enumerate(self._log):
+        for at, (topic, partition, key, value) in enumerate(self._log):
             offset = offsets.get((topic, partition), 0)
             offsets[topic, partition] = offset + 1
             yield Message(at, topic, partition, offset, key, value)
