@@ -74,6 +74,8 @@ class TableChange:
     removed: str | None = None
     charset: Charset | None = None
     reason: str | None = None
+    lacks_schema: bool = False
+    guesses: tuple[str, ...] = ()
 
 
 def transition(
@@ -407,9 +409,10 @@ class _Reading:
             edit(alter)
         what = f"alter table {table}: " + (_listed(alter.said) or "nothing")
         if alter.needs_schema and self._before is None:
-            return self._unmirrored(
+            change = self._unmirrored(
                 what, f"The schema of {self._complete(table)} before it is not known.", table
             )
+            return replace(change, lacks_schema=True)
         change = self._change(ChangeKind.UNCHANGED, what, table)
         if self._before is None or alter.draft is None:
             after = None

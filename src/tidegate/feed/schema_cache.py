@@ -149,6 +149,14 @@ class SchemaCache:
         """The schema of that version, if it has been seen and is still kept."""
         return self._schemas.get(SchemaKey(database, table, version))
 
+    def is_lost(self, key: SchemaKey, first_ts: int) -> bool:
+        """Whether a version cannot come any more: the name has had another one since."""
+        return any(
+            key.version < other.version or (self._since[other] or 0) >= first_ts
+            for other in self._schemas
+            if (other.database, other.table) == (key.database, key.table)
+        )
+
     def latest(self, database: str, table: str) -> TableSchema | None:
         """The schema of the highest version of that name."""
         versions = (key for key in self._schemas if (key.database, key.table) == (database, table))

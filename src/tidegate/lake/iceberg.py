@@ -182,6 +182,10 @@ class IcebergFormat(TableFormat):
     """Iceberg tables of one lake."""
 
     name = "iceberg"
+    reserved = frozenset(
+        ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"]
+        + ["_last_updated_sequence_number"]
+    )
 
     def __init__(self, spark: SparkSession, place: LakePlace) -> None:
         self.spark = spark

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidegate.feed.tables import Name
+from tidegate.lake.apply import Applier
 from tidegate.lake.changelog import Changelog
 from tidegate.lake.format import LakePlace, open_format
 from tidegate.lake.iceberg import local_folder, recorded
+from tidegate.lake.mend import LateEvents, LateLog, Mender
+from tidegate.lake.plan import Step
+from tidegate.lake.quarantine import Quarantine
 from tidegate.lake.snapshots import Snapshot, Snapshots
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.sql import quoted
@@ -64,6 +70,34 @@ class Lake:
         """Makes the lake this feed's for good."""
         told = json.dumps({"feed": feed, "folder": self.folder})
         self.tables.set_properties(self.changelog.identifier, {_CLAIM: told})
+
+    # --- what a mirror does with it ---------------------------------------------------------------
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The messages that could not be read."""
+        return Quarantine(self)
+
+    def late_log(self, changelog: Changelog, late: LateEvents) -> LateLog:
+        """The events of a changelog that the tables went past without them."""
+        return LateLog(changelog, late)
+
+    def apply(self, steps: Sequence[Step], *given: Any, **settings: Any) -> None:
+        """Carries out steps; the arguments are those of `Applier`."""
+        Applier(self.tables, *given, is_healthy=self._is_healthy, **settings).run(steps)
+
+    def repair(self, steps: Sequence[Step], *given: Any, **settings: Any) -> None:
+        """Carries out steps that repair tables; the arguments are those of `Mender`."""
+        Mender(self.tables, *given, is_healthy=self._is_healthy, **settings).run(steps)
+
+    def _is_healthy(self) -> bool:
+        """Whether Spark works and the lake's own tables can be written."""
+        try:
+            self.spark.range(1).count()
+            self.snapshots.touch()
+        except (PySparkException, Py4JError):
+            return False
+        return True
 
     # --- reading ----------------------------------------------------------------------------------
 

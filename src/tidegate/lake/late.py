@@ -112,25 +112,40 @@ class Judgement:
     """The tables to put right, with the first of their late rows."""
     stopped: list[Name] = field(default_factory=list)
     created: list[DdlId] = field(default_factory=list)
-    """The late statements that can be carried out now: what they make is not there."""
+    """The late statements that can be carried out now: those of tables that are not there."""
+    _made: set[tuple[str, str]] = field(default_factory=set)
 
     def statement(self, told: DdlId) -> None:
         """A late statement: the tables that it touched are stopped, if they are still there.
 
-        A table that it made, and of which nothing else has come, is made now.
+        A table that it made, and of which nothing else has come, is made now; later statements
+        about that table follow it.
         """
         later = [each for each in self.done if each.statement.commit_ts >= told.commit_ts]
         for effect in (each.effect for each in effects_of([told], self.book)):
-            if effect.kind is ChangeKind.UNCHANGED:
-                continue
-            made = effect.change.after if effect.kind is ChangeKind.CREATED else None
-            for name in filter(None, (effect.name, effect.new_name)):
-                for found in follow(name, [told.commit_ts], later, _GONE):
-                    is_there = found.name.folded in self.tables
-                    if made is not None and not (is_there or found.changed):
-                        self.created.append(told)
-                    else:
-                        self.stop(found.name, STATEMENT.format(query=_shown(told.query)), made)
+            if effect.name.folded in self._made:
+                self._follow_made(told, effect)
+            elif effect.kind is not ChangeKind.UNCHANGED:
+                self._touched(told, effect, later)
+
+    def _follow_made(self, told: DdlId, effect: Effect) -> None:
+        if told not in self.created:
+            self.created.append(told)
+        if effect.kind is ChangeKind.DROPPED or effect.new_name is not None:
+            self._made.discard(effect.name.folded)
+        if effect.new_name is not None:
+            self._made.add(effect.new_name.folded)
+
+    def _touched(self, told: DdlId, effect: Effect, later: Sequence[Done]) -> None:
+        made = effect.change.after if effect.kind is ChangeKind.CREATED else None
+        for name in filter(None, (effect.name, effect.new_name)):
+            for found in follow(name, [told.commit_ts], later, _GONE):
+                is_there = found.name.folded in self.tables
+                if made is not None and not (is_there or found.changed):
+                    self.created.append(told)
+                    self._made.add(found.name.folded)
+                else:
+                    self.stop(found.name, STATEMENT.format(query=_shown(told.query)), made)
 
     def rows(self, name: Name, times: Sequence[int]) -> None:
         """Late rows of a table, by the name it had then and their commit_ts."""
@@ -151,7 +166,7 @@ class Judgement:
         if table is None and made is not None and self.routes.wants(name):
             table = self.tables[name.folded] = Table(name, made)
         if table is not None and table.status is Status.MIRRORED:
-            table.status, table.reason, table.since = Status.STOPPED, reason, self.applied_ts
+            table.stop(reason, self.applied_ts)
             self.stopped.append(name)
 
 

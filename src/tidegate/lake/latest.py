@@ -23,7 +23,7 @@ from tidegate.lake.format import OP
 from tidegate.lake.logfiles import LogFile, read_files
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, NO_DATE, Layout
 from tidegate.model import TableSchema
-from tidegate.model.types import MOMENTS
+from tidegate.model.types import MOMENTS, REALS
 from tidegate.spark.types import arrow_type, from_text_array, spark_schema
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire.change import CHANGE_SCHEMA
@@ -171,9 +171,11 @@ class LatestRows:
     def _key_texts(self, changes: pa.Table, values: pa.ListArray, name: str) -> pa.Array:
         """The texts of a column of the key: the same for all that is the same in the lake."""
         texts, column = self._texts(changes, values, name), self.schema.column(name)
-        if column is None or column.code not in MOMENTS:
+        if column is None or column.code not in (*MOMENTS, *REALS):
             return texts
         typed = from_text_array(column, texts, self.zone)
+        if column.code in REALS:
+            return pc.cast(pc.add(typed, 0), pa.string())  # 0 and -0 are one key
         is_none = pc.and_(pc.is_null(typed), pc.is_valid(texts))
         return pc.if_else(is_none, NO_DATE, texts)
 

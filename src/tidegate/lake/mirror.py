@@ -9,29 +9,28 @@ same instant from the same version of the changelog, so that nothing is applied 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.feed.gate import DdlId, Gate, ddl_id
+from tidegate.feed.gate import DdlId, Gate, Source, ddl_id
 from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
-from tidegate.lake.apply import Applier
 from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets, named
-from tidegate.lake.conditions import NEVER, Condition, above, equal, every, some, up_to
+from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, some, up_to
 from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
 from tidegate.lake.lake import Lake
 from tidegate.lake.late import NO_SCHEMA, Judgement, effects_of
-from tidegate.lake.mend import LateLog, Mender, groups_of
+from tidegate.lake.mend import LateEvents, LateLog
 from tidegate.lake.mysql import DatabaseServer
 from tidegate.lake.plan import (
+    PastEffect,
     Planner,
     Rows,
     Statement,
@@ -41,18 +40,28 @@ from tidegate.lake.plan import (
     first_schema_change,
 )
 from tidegate.lake.policy import Policy, SchemaChangeRefused
-from tidegate.lake.quarantine import BadMessages, Quarantine, place_of
+from tidegate.lake.quarantine import BadMessages, place_of
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT
 from tidegate.lake.schemas import RowSchemas
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
 from tidegate.lake.upstream_rows import check_upstream
+from tidegate.model import TableSchema
 from tidegate.model.tso import LOGICAL_BITS
 
 MAX_STATEMENTS = 100
 """How many statements a step takes at most; an instant before the next one is as good as any."""
 
 _REMEMBERED = 1000
+_REMEMBERED_EFFECTS = 10_000
+_SCHEMA_PATIENCE_MS = 600_000
+"""How much of upstream time may pass until rows have their schema. TiCDC sends each schema every
+two minutes unless the changefeed says otherwise."""
+
+SCHEMA_LOST = (
+    "The schema of its rows (version {version}) is not in the feed and does not come any more: the "
+    "feed began after it was sent. Mirror the feed from an earlier start, or mirror a new one."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class Mirror:
         self._schemas = RowSchemas(self.state.cache)
         self._seen = _Seen(self.state.offsets)
         self._fresh = FreshFiles()
-        self._retried = Quarantine(lake).last_time()
+        self._retried = lake.quarantine.last_time()
         if found is None:
             self.state.retried = self._retried
         self._unfinished = lake.snapshots.intended()
@@ -132,12 +141,14 @@ class Mirror:
         if found is not None:
             changelog = self._pinned(self._unfinished)
             self._seen.statements.append(changelog.statements_since(self.state.applied_ts))
+        self._promised = self.gate.watermarks
         self._recorded = float("-inf")
         self._unrecorded = False
         self.waiting: dict[SchemaKey, int] = {}
         """How many rows wait for which schema."""
         self.changed: list[Table] = []
         """The tables that the last step has changed."""
+        self._stopped: list[Name] = []
 
     @property
     def gate(self) -> Gate:
@@ -152,35 +163,71 @@ class Mirror:
         `partitions` are all those of the feed, also silent ones.
         """
         again = self._unfinished
-        if self.state.retried < self._retried and (again is None or again.mends):
-            report = self._mend()
-            if report is not None:
-                return report
+        report = self._repair_retried(again)
+        if report is not None:
+            return report
         timer = _Timer()
         changelog = self._fresh.of(self._pinned(again), self._needed())
         self.gate.add_partitions(partitions)
         self._observe(changelog)
         timer.lap("observe")
         self._boundary("observed")
+        report = self._repair_late_sources(changelog, again)
+        if report is not None:
+            return report
         target = self._target() if again is None else again.target
         if target is None:
             return None
         statements, target = self._statements(target)
         if again is None and self.settings.schema_changes is Policy.EXCEPTION:
             statements, target = self._before_schema_change(statements, target)
-        interval = self._interval(target, statements)
-        groups = changelog.groups(interval)
-        self._schemas.learn_shapes(changelog, groups)
+        interval, cuts, groups = self._rows_of(changelog, statements, target)
+        groups = self._without_lost(groups, target)
         lower = self._before_waiting(groups)
         if lower is not None and again is None:
             if lower <= self.state.applied_ts:
                 return None
             statements, target = self._statements(lower)
-            interval = self._interval(target, statements)
-            groups = changelog.groups(interval)
+            interval, cuts, groups = self._rows_of(changelog, statements, target)
+            groups = self._without_lost(groups, target)
         timer.lap("plan")
         self._boundary("planned")
-        return self._apply(changelog, target, statements, interval, groups, timer)
+        return self._apply(changelog, target, cuts, interval, groups, timer)
+
+    def _rows_of(
+        self, changelog: Changelog, statements: Sequence[Statement], target: int
+    ) -> tuple[Interval, list[Statement | PastEffect], list[Group]]:
+        """The rows up to an instant, counted, and the statements that cut them."""
+        cuts: list[Statement | PastEffect] = list(statements)
+        interval = self._interval(target, cuts)
+        groups = changelog.groups(interval)
+        past = self._past_of(groups)
+        if past:
+            # Rows from before these statements arrived after them.
+            cuts = sorted([*past, *statements], key=lambda each: each.commit_ts)
+            interval = self._interval(target, cuts)
+            groups = changelog.groups(interval)
+        self._schemas.learn_shapes(changelog, groups)
+        return interval, cuts, groups
+
+    def _past_of(self, groups: Sequence[Group]) -> list[PastEffect]:
+        """What was done earlier to tables of which older rows have come only now.
+
+        Only a feed without watermarks remembers it. A rename leads to other names.
+        """
+        first: dict[tuple[str, str], int] = {}
+        for group in groups:
+            name = Name(group.database, group.table).folded
+            first[name] = min(group.first_ts, first.get(name, group.first_ts))
+        past = []
+        for each in self.state.past:
+            since = first.get(each.name.folded)
+            if since is not None and since <= each.commit_ts:
+                past.append(each)
+                if each.new_name is not None:
+                    name = each.new_name.folded
+                    first[name] = min(since, first.get(name, since))
+        return past
 
     def _pinned(self, again: Intent | None) -> Changelog:
         changelog = self.lake.changelog
@@ -211,7 +258,7 @@ class Mirror:
     def _bad(self, events: pa.Table) -> list[dict[str, Any]]:
         """The messages that cannot be read, without those that a retry has read since."""
         errors: list[dict[str, Any]] = events.filter(pc.equal(events["kind"], "error")).to_pylist()
-        settled = Quarantine(self.lake).settled() if errors else set()
+        settled = self.lake.quarantine.settled() if errors else set()
         return [row for row in errors if place_of(row) not in settled]
 
     def _target(self) -> int | None:
@@ -277,8 +324,8 @@ class Mirror:
             raise SchemaChangeRefused(name, statement.id.query)
         return self._statements(before)
 
-    def _interval(self, target: int, statements: list[Statement]) -> Interval:
-        cuts = tuple(statement.id.commit_ts for statement in statements)
+    def _interval(self, target: int, statements: Sequence[Statement | PastEffect]) -> Interval:
+        cuts = tuple(statement.commit_ts for statement in statements)
         applied, beyond = self.state.applied_ts, self.state.offsets.beyond()
         if not self.gate.has_watermarks:
             return Interval(OF_ROWS & beyond, cuts, order=BY_ARRIVAL)
@@ -287,6 +334,35 @@ class Mirror:
         fresh = above("commit_ts", applied) & up_to("commit_ts", target)
         rows = OF_ROWS & (fresh | every(then, beyond, ~closed))
         return Interval(rows, cuts, applied, OF_ROWS & then & ~beyond)
+
+    def _without_lost(self, groups: Sequence[Group], target: int) -> list[Group]:
+        """The rows whose schema is there or may yet come; the tables of others are stopped."""
+        kept = []
+        for group in groups:
+            key = self._schemas.missing(group)
+            if key is None or not self._is_lost(key, group, target):
+                kept.append(group)
+            else:
+                self._stop_unreadable(key, group)
+        return kept
+
+    def _is_lost(self, key: SchemaKey, group: Group, target: int) -> bool:
+        """Whether a schema cannot come any more: a later one is there, or it is overdue."""
+        overdue = group.first_ts + (_SCHEMA_PATIENCE_MS << LOGICAL_BITS)
+        return self.state.cache.is_lost(key, group.first_ts) or overdue < target
+
+    def _stop_unreadable(self, key: SchemaKey, group: Group) -> None:
+        name = Name(key.database, key.table)
+        if not self.settings.routes.wants(name):
+            return
+        tables = self.state.tables
+        table = tables.get(name.folded)
+        if table is None:
+            schema = TableSchema(database=name.database, table=name.table)
+            table = tables[name.folded] = Table(name, schema)
+        if table.status is Status.MIRRORED:
+            table.stop(SCHEMA_LOST.format(version=key.version), group.first_ts)
+            self._stopped.append(name)
 
     def _before_waiting(self, groups: list[Group]) -> int | None:
         """The last instant before the first row whose schema has not come yet; None: none waits."""
@@ -301,35 +377,107 @@ class Mirror:
 
     # --- what came late ---------------------------------------------------------------------------
 
-    def _mend(self) -> StepReport | None:
+    def _repair_retried(self, again: Intent | None) -> StepReport | None:
         """Takes in what a retry could read; None if the tables had not gone past any of it."""
-        timer, state, again = _Timer(), self.state, self._unfinished
         until = self._retried if again is None else again.retried
-        places = Quarantine(self.lake).read_since(state.retried, until)
+        if self.state.retried >= until or not (again is None or again.mends):
+            return None
+        places = self.lake.quarantine.read_since(self.state.retried, until)
         changelog = self._pinned(again)
-        log = LateLog(changelog, places, ~state.offsets.beyond().spark())
+        late = LateEvents(~self.state.offsets.beyond(), places=places)
+        log = self.lake.late_log(changelog, late)
         events = log.control_events()
-        state.gate.observe(events)
+        self.gate.observe(events)
         self._schemas.learn(events)
         ddl = events.filter(pc.equal(events["kind"], "ddl"))
-        is_late = pc.less(ddl["commit_ts"], state.applied_ts)
+        is_late = pc.less(ddl["commit_ts"], self.state.applied_ts)
         self._seen.statements.append(ddl.filter(pc.invert(is_late)))
-        timer.lap("observe")
-        judged = self._judge(log, ddl.filter(is_late))
+        return self._repair(changelog, log, ddl.filter(is_late), self.state.offsets, until)
+
+    def _repair_late_sources(self, changelog: Changelog, again: Intent | None) -> StepReport | None:
+        """Takes in what came by partitions that the tables went on without.
+
+        A partition is first seen late, or its topic was out of use: what it then brings, and had
+        not promised by a watermark before, was never applied.
+        """
+        sources = self._late_sources()
+        if not sources or not (again is None or again.mends):
+            return None
+        condition = self._late_condition(sources)
+        offsets = self.state.offsets.advanced(
+            {source: self._seen.offsets.last[source] for source in sources}
+        )
+        if not changelog.has_changes(condition):
+            self.state.offsets = offsets
+            self._promised = {**self._promised, **self._watermarks_of(sources)}
+            return None
+        changelog = changelog.whole()
+        late = LateEvents(~self.state.offsets.beyond() | condition, condition)
+        log = self.lake.late_log(changelog, late)
+        events = log.control_events()
+        ddl = events.filter(pc.equal(events["kind"], "ddl"))
+        return self._repair(changelog, log, ddl, offsets, self.state.retried)
+
+    def _late_sources(self) -> dict[tuple[str, int], int]:
+        """Partitions with new messages that had promised less than the tables have: how much."""
+        applied, known = self.state.applied_ts, self.state.offsets.last
+        if not self.gate.has_watermarks or not applied:
+            return {}
+        promised = {
+            source: self._promised.get(Source(*source), 0)
+            for source, last in self._seen.offsets.last.items()
+            if last > known.get(source, -1)
+        }
+        return {source: ts for source, ts in promised.items() if ts < applied}
+
+    def _watermarks_of(self, sources: Iterable[tuple[str, int]]) -> dict[Source, int]:
+        return {Source(*source): self.gate.watermarks.get(Source(*source), 0) for source in sources}
+
+    def _late_condition(self, sources: Mapping[tuple[str, int], int]) -> Condition:
+        known, seen = self.state.offsets.last, self._seen.offsets.last
+        return some(
+            *(
+                every(
+                    equal("topic", topic),
+                    equal("partition", partition),
+                    above("offset", known.get((topic, partition), -1)),
+                    up_to("offset", seen[topic, partition]),
+                    above("commit_ts", promised),
+                    up_to("commit_ts", self.state.applied_ts),
+                )
+                for (topic, partition), promised in sources.items()
+            )
+        )
+
+    def _repair(
+        self,
+        changelog: Changelog,
+        log: LateLog,
+        late_ddl: pa.Table,
+        offsets: Offsets,
+        retried: int,
+    ) -> StepReport | None:
+        """Repairs the tables that late events concern; None if there are none."""
+        timer, state = _Timer(), self.state
+        judged = self._judge(log, late_ddl)
+        state.offsets = offsets
         if not (judged.since or judged.created or judged.stopped):
-            state.retried = until
-            state.step += 1  # what `settle` records is told from the last step
+            state.retried = retried
+            state.step += 1  # so that what `settle` records is not taken for the last step
             self._unrecorded = True
             return None
-        rows = log.since(judged.since, self._applied_ts())
-        groups = self._readable(changelog, log, judged, groups_of(rows))
+        groups = self._readable(changelog, log, judged)
         timer.lap("plan")
         self._boundary("planned")
-        self._intend(state.applied_ts, changelog, until, mends=True)
-        before, steps = self._places(), self._mending(judged, groups)
-        self._carry_out(steps, partial(Mender, rows=rows), changelog, self._untaken())
+        self._intend(state.applied_ts, changelog, retried, mends=True)
+        before, steps = self._places(), self._repairing(judged, groups)
+        interval = self._untaken(judged.created)
+        since, until = judged.since, self._applied_ts()
+        self._carry_out(
+            steps, self.lake.repair, changelog, interval, log=log, since=since, until=until
+        )
         timer.lap("apply")
-        state.retried = until
+        state.retried = retried
         count = sum(group.rows for group in groups if group.late)
         return self._end_step(steps, before, count, timer)
 
@@ -337,10 +485,10 @@ class Mirror:
         """Up to which instant rows are taken; None: not by their commit_ts."""
         return self.state.applied_ts if self.gate.has_watermarks else None
 
-    def _untaken(self) -> Interval:
-        """No rows of the changelog; only the order counts."""
+    def _untaken(self, statements: Sequence[DdlId]) -> Interval:
+        """The order of late rows, and the late statements that cut them."""
         order = BY_COMMIT if self.gate.has_watermarks else BY_ARRIVAL
-        return Interval(NEVER, order=order)
+        return Interval(ALWAYS, tuple(each.commit_ts for each in statements), order=order)
 
     def _judge(self, log: LateLog, late_ddl: pa.Table) -> Judgement:
         """What rows are late, too, and what is to be done about all of it."""
@@ -368,10 +516,10 @@ class Mirror:
             judged.rows(name, found)
         return judged
 
-    def _readable(
-        self, changelog: Changelog, log: LateLog, judged: Judgement, groups: list[Group]
-    ) -> list[Group]:
+    def _readable(self, changelog: Changelog, log: LateLog, judged: Judgement) -> list[Group]:
         """The rows whose schemas are known; tables of others are stopped."""
+        cuts = [each.commit_ts for each in judged.created]
+        groups = log.groups(judged.since, self._applied_ts(), cuts)
         self._schemas.learn_shapes(changelog, groups)
         if any(map(self._schemas.missing, groups)):  # forgotten: the changelog still has it
             self._schemas.learn(log.schemas_of(judged.since))
@@ -380,16 +528,19 @@ class Mirror:
         gone = {name.folded for name in judged.stopped}
         return [group for group in groups if Name(group.database, group.table).folded not in gone]
 
-    def _mending(self, judged: Judgement, groups: list[Group]) -> list[Step]:
+    def _repairing(self, judged: Judgement, groups: list[Group]) -> list[Step]:
         """Tables that were not made in time, and rows, at the instant that was reached."""
         state = self.state
-        end = Position(state.step + 1, 1)
+        end = Position(state.step + 1, 2 * len(judged.created) + 1)
         if self.gate.has_watermarks:
-            end = Position(state.applied_ts, len(self.gate.applied_ddl), state.step + 1)
+            count = max(len(self.gate.applied_ddl), len(judged.created))
+            end = Position(state.applied_ts, count, state.step + 1)
         planner = self._planner(groups, end)
-        start = Position(min([end.ts, *(each.commit_ts for each in judged.created)]))
-        planner.plan([Statement(each, start) for each in judged.created], [])
-        return planner.plan([], groups)
+        statements = [
+            Statement(each, Position(min(end.ts, each.commit_ts), number))
+            for number, each in enumerate(judged.created, 1)
+        ]
+        return planner.plan(statements, groups)
 
     # --- doing it ---------------------------------------------------------------------------------
 
@@ -397,28 +548,41 @@ class Mirror:
         self,
         changelog: Changelog,
         target: int,
-        statements: list[Statement],
+        cuts: list[Statement | PastEffect],
         interval: Interval,
         groups: list[Group],
         timer: _Timer,
     ) -> StepReport:
         state = self.state
+        statements = [each for each in cuts if isinstance(each, Statement)]
         if groups or statements:
             self._intend(target, changelog, state.retried)
         before = self._places()
         end = Position(target)
         if not self.gate.has_watermarks:
             end = Position(target, 2 * len(statements) + 1)
-        planner = self._planner(groups, end)
-        steps = planner.plan(statements, groups)
-        self._carry_out(steps, Applier, changelog, interval)
+        applied = self._applied_rows(changelog, interval, groups)
+        planner = self._planner(groups, end, applied)
+        steps = planner.plan(cuts, groups)
+        self._carry_out(steps, self.lake.apply, changelog, interval)
         timer.lap("apply")
         rows = sum(step.count for step in steps if isinstance(step, Rows))
         self._mark(target, statements, planner, groups)
         state.offsets = self._seen.offsets
         idle = time.monotonic() - self._recorded
-        worth = bool(steps or statements) or idle > self.settings.heartbeat
+        worth = bool(steps or statements or self._stopped) or idle > self.settings.heartbeat
         return self._end_step(steps, before, rows, timer, statements=len(statements), worth=worth)
+
+    def _applied_rows(
+        self, changelog: Changelog, interval: Interval, groups: Sequence[Group]
+    ) -> list[Group]:
+        """The rows of the last instant that were applied in time, if others came late."""
+        if not any(group.late for group in groups):
+            return []
+        changelog = changelog.whole()
+        applied = changelog.groups(Interval(interval.applied))
+        self._schemas.learn_shapes(changelog, applied)
+        return [group for group in applied if self._schemas.missing(group) is None]
 
     def _end_step(
         self,
@@ -437,6 +601,8 @@ class Mirror:
         state.rows += rows
         changed = self._changed(steps, before)
         self._unrecorded = True
+        self._stopped = []
+        self._promised = self.gate.watermarks
         if worth:
             self._record(changed)
         self._unfinished = None
@@ -472,39 +638,46 @@ class Mirror:
     def _places(self) -> dict[Name, str]:
         return {table.name: table.identifier for table in self.state.tables.values()}
 
-    def _planner(self, groups: list[Group], end: Position) -> Planner:
+    def _planner(
+        self, groups: Sequence[Group], end: Position, applied: Sequence[Group] = ()
+    ) -> Planner:
         return Planner(
             self.state.tables,
             self.state.book,
-            *self._schemas.layouts(groups),
+            *self._schemas.layouts([*groups, *applied]),
             end,
             self._schemas.keys_of_shapes(groups),
             self.settings.routes,
             completes=self.settings.upstream is not None,
             policy=self._policy,
+            unsupported=self.lake.tables.unsupported,
+            zone=self.settings.time_zone,
+            in_commit_order=self.gate.has_watermarks,
+            applied=applied,
         )
 
     def _carry_out(
         self,
         steps: list[Step],
-        applier_of: Callable[..., Applier],
+        carry_out: Callable[..., None],
         changelog: Changelog,
         interval: Interval,
+        **more: Any,
     ) -> None:
-        lake = self.lake
+        """Does steps by the lake's `apply` or `repair`."""
         self._look_upstream(steps)
-        applier = applier_of(
-            lake.tables,
+        carry_out(
+            steps,
             changelog,
             interval,
             zone=self.settings.time_zone,
             threads=self.settings.threads,
-            located=None if self._unfinished is None else lake.tables.locate(),
+            again=self._unfinished is not None,
             routes=self.settings.routes,
             upstream=self.settings.upstream,
             on_step=lambda step: self._boundary(type(step).__name__.lower()),
+            **more,
         )
-        applier.run(steps)
         self._boundary("applied")
 
     def _look_upstream(self, steps: list[Step]) -> None:
@@ -542,6 +715,7 @@ class Mirror:
             )
             state.gate.mark_applied(max(last, state.applied_ts))
             state.done = [*state.done, *ids][-_REMEMBERED:]
+            state.past = [*state.past, *planner.past][-_REMEMBERED_EFFECTS:]
         pending = pa.concat_tables(self._seen.statements, promote_options="default")
         keep = pc.greater_equal(pending["commit_ts"], state.applied_ts)
         self._seen.statements = [

@@ -10,11 +10,11 @@ columns than the upstream, both schemas are carried on, and rows are fitted to t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
-from tidegate.feed.ddl import ChangeKind, TableChange
+from tidegate.feed.ddl import ChangeKind, TableChange, transition
 from tidegate.feed.gate import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
@@ -38,6 +38,18 @@ OWN_PLACE = (
     "lake (--rename)."
 )
 IN_PLACE = "Renamed in the lake, it is in the place of {other}."
+NOT_FROM_START = (
+    "The feed does not have its CREATE TABLE, so rows from before the feed are missing."
+)
+NO_WHOLE_ROW = "Its columns are not known: the feed has neither its CREATE nor a whole row."
+OLDER_KEY = (
+    "Its rows arrived before its CREATE TABLE, which says that it has another key. Mirror the feed "
+    "again, into another lake."
+)
+OLDER_ROWS = (
+    "Rows from before {query} arrived after it, and the feed has no watermarks that would tell "
+    "what they mean now. Mirror the feed again, into another lake."
+)
 
 MOST_REASONS = 8
 """How many reasons are kept of why a table is not as its upstream."""
@@ -90,6 +102,10 @@ class Table:
         """The schema of the rows that the feed sends."""
         return self.upstream or self.schema
 
+    def stop(self, reason: str, since: int) -> None:
+        """Says that the table no longer follows the feed."""
+        self.status, self.reason, self.since = Status.STOPPED, reason, since
+
     def diverge(self, reason: str, *, guessed: bool = False) -> None:
         """Says that the table is no longer exact, by the policy or because a value is a guess."""
         self.guessed = self.guessed or guessed
@@ -128,6 +144,33 @@ class Statement:
     id: DdlId
     position: Position
     schemas: str | None = None
+
+    @property
+    def commit_ts(self) -> int:
+        """When it was committed."""
+        return self.id.commit_ts
+
+
+class PastKind(StrEnum):
+    """What a statement that was carried out means for rows from before it."""
+
+    EMPTIED = "emptied"  # they are gone
+    RENAMED = "renamed"  # they belong to the table's new name
+    CHANGED = "changed"  # what they are now cannot be told
+
+
+@dataclass(frozen=True, slots=True)
+class PastEffect:
+    """What an earlier statement did to a table of a feed without watermarks.
+
+    Rows from before it may still arrive: TiCDC sends them again, or another partition is behind.
+    """
+
+    commit_ts: int
+    kind: PastKind
+    name: Name
+    new_name: Name | None = None
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +261,17 @@ class Planner:
         *,
         completes: bool = False,
         policy: Policy = Policy.EVOLVE,
+        unsupported: Callable[[TableSchema], str] = lambda schema: "",
+        zone: str = "UTC",
+        in_commit_order: bool = True,
+        applied: Iterable[Group] = (),
     ) -> None:
-        """`completes` says that rows of which only the key came can be asked for."""
+        """`completes` says that rows of which only the key came can be asked for.
+
+        `unsupported` says why the lake cannot hold a table with such columns, or nothing.
+        `in_commit_order` is False for a feed without watermarks. `applied` are the rows of the
+        last instant that were applied in time; late copies of them are found by comparison.
+        """
         self._tables = tables
         self._book = book
         self._routes = routes or Routes()
@@ -229,13 +281,25 @@ class Planner:
         self._keyed = keyed or {}
         self._completes = completes
         self._policy = policy
+        self._unsupported = unsupported
+        self._zone = zone
+        self._in_commit_order = in_commit_order
+        self._applied = tuple(applied)
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
         """The tables that statements touched, by all their names."""
+        self.past: list[PastEffect] = []
+        """What the statements mean for rows from before them that arrive later."""
 
-    def plan(self, statements: Sequence[Statement], groups: Iterable[Group]) -> list[Step]:
-        """Statement n cuts segment n from segment n + 1."""
+    def plan(
+        self, statements: Sequence[Statement | PastEffect], groups: Iterable[Group]
+    ) -> list[Step]:
+        """Statement n cuts segment n from segment n + 1.
+
+        A past effect does nothing to tables: it says what becomes of the rows from before it.
+        """
+        statements = list(statements)
         by_segment: dict[int, list[Group]] = {}
         for group in groups:
             by_segment.setdefault(group.segment, []).append(group)
@@ -245,10 +309,46 @@ class Planner:
                 if self._routes.wants(name):
                     self._pending.setdefault(name.folded, []).append(group)
             if segment < len(statements):
-                self._statement(statements[segment])
+                self._arrange(statements, segment)
+                each = statements[segment]
+                if isinstance(each, PastEffect):
+                    self._pass(each)
+                else:
+                    self._statement(each)
         for folded in sorted(self._pending):
             self._flush(folded, self._target)
         return self._steps
+
+    def _arrange(self, statements: list[Statement | PastEffect], first: int) -> None:
+        """Orders the statements of one commit_ts, from `first` on, by what they depend on."""
+        ts = statements[first].commit_ts
+        if first and statements[first - 1].commit_ts == ts:
+            return
+        run = []
+        for each in statements[first:]:
+            if isinstance(each, PastEffect) or each.commit_ts != ts:
+                break
+            run.append(each)
+        if len(run) < 2:
+            return
+        positions = [each.position for each in run]
+        arranged = self._book.arrange(run)
+        statements[first : first + len(run)] = [
+            replace(each, position=position)
+            for each, position in zip(arranged, positions, strict=True)
+        ]
+
+    def _pass(self, past: PastEffect) -> None:
+        """Sends rows where a statement that was carried out earlier has sent their table."""
+        groups = self._pending.pop(past.name.folded, [])
+        if not groups or past.kind is PastKind.EMPTIED:
+            return
+        if past.new_name is not None:
+            self._pending.setdefault(past.new_name.folded, []).extend(groups)
+            return
+        table = self._tables.get(past.name.folded)
+        if table is not None and table.status is Status.MIRRORED:
+            self._stop(table, OLDER_ROWS.format(query=past.what), self._target)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -256,38 +356,47 @@ class Planner:
         groups = self._pending.pop(folded, [])
         if not groups:
             return
-        table = self._tables.get(folded) or self._unknown(groups)
-        if table.status is Status.STOPPED:
+        table = self._tables.get(folded) or self._unknown(folded, groups)
+        if table is None or table.status is Status.STOPPED:
             return
-        layouts = {(group.shape, group.schema_version) for group in groups}
+        self._follow_key(table, groups)
         problem = self._misfit(table, groups)
         if problem:
             self._stop(table, problem, position)
             return
-        name = Name(groups[0].database, groups[0].table)
-        self._steps.append(
-            Rows(
-                table,
-                position,
-                self._places(table.name),
-                name=name,
-                schema=table.schema,
-                sent=table.sent,
-                layouts=tuple(
-                    sorted(
-                        {Layout(shape, self._layouts[shape, of]) for shape, of in layouts},
-                        key=lambda layout: layout.shape,
-                    )
-                ),
-                segments=(
-                    min(group.segment for group in groups),
-                    max(group.segment for group in groups),
-                ),
-                late=any(group.late for group in groups),
-                moves=any(self._may_move(table, group) for group in groups),
-                count=sum(group.rows for group in groups),
-                incomplete=any(group.partial and self._lacking(table, group) for group in groups),
-            )
+        # Rows that arrive after a RENAME have the name from before it.
+        names = dict.fromkeys(Name(group.database, group.table) for group in groups)
+        for name in names:
+            of_name = [group for group in groups if (group.database, group.table) == name]
+            self._steps.append(self._rows(table, name, of_name, position))
+
+    def _rows(self, table: Table, name: Name, groups: Sequence[Group], position: Position) -> Rows:
+        late = any(group.late for group in groups)
+        applied = [each for each in self._applied if (each.database, each.table) == name]
+        layouts = {
+            (group.shape, group.schema_version) for group in (*groups, *(applied if late else ()))
+        }
+        return Rows(
+            table,
+            position,
+            self._places(table.name),
+            name=name,
+            schema=table.schema,
+            sent=table.sent,
+            layouts=tuple(
+                sorted(
+                    {Layout(shape, self._layouts[shape, of]) for shape, of in layouts},
+                    key=lambda layout: layout.shape,
+                )
+            ),
+            segments=(
+                min(group.segment for group in groups),
+                max(group.segment for group in groups),
+            ),
+            late=late,
+            moves=any(self._may_move(table, group) for group in groups),
+            count=sum(group.rows for group in groups),
+            incomplete=any(group.partial and self._lacking(table, group) for group in groups),
         )
 
     def _may_move(self, table: Table, group: Group) -> bool:
@@ -299,21 +408,55 @@ class Planner:
             return group.moved
         return set(self._keyed.get(group.shape, ())) != set(table.sent.handle_key())
 
-    def _unknown(self, groups: Sequence[Group]) -> Table:
-        """A table whose CREATE the feed did not bring: the rows themselves say what it is."""
+    def _unknown(self, folded: tuple[str, str], groups: Sequence[Group]) -> Table | None:
+        """A table whose CREATE the feed did not bring: its first row says what it is.
+
+        Deletes say nothing: they may have only a key, and there is nothing to delete yet.
+        """
         first = min(
-            groups,
-            key=lambda group: (bool(group.partial), group.segment, group.kind == "delete"),
+            (group for group in groups if group.kind != "delete"),
+            key=lambda group: (group.first_ts, not group.partial),
+            default=None,
         )
+        if first is None:
+            return None
         schema = self._schemas[first.shape, first.schema_version]
         name, start = Name(schema.database, schema.table), Position(self._start(groups))
+        if name.folded != folded:  # it was renamed, and the rows are from before that
+            name = Name(*folded)
+            schema = replace(schema, database=name.database, table=name.table)
         if first.partial and schema.column_names == self._names(first):
             table = self._tables[name.folded] = Table(name, schema)
-            reason = "Its columns are not known: the feed has neither its CREATE nor a whole row."
-            self._stop(table, reason, start)
+            self._stop(table, NO_WHOLE_ROW, start)
             return table
         self._book.put(schema)
-        return self._create(name, schema, start)
+        table = self._create(name, schema, start)
+        table.missing = NOT_FROM_START
+        return table
+
+    def _follow_key(self, table: Table, groups: Sequence[Group]) -> None:
+        """Takes the key from the rows where nothing else told it.
+
+        A table that was first seen in its rows has indexes without names, so that a statement that
+        drops one cannot be followed. Rows of Open and Craft flag the columns of the key.
+        """
+        if not table.missing or table.upstream is not None:
+            return
+        last = max(
+            (group for group in groups if group.kind != "delete" and not group.partial),
+            key=lambda group: group.first_ts,
+            default=None,
+        )
+        schema = None if last is None else self._schemas.get((last.shape, last.schema_version))
+        if schema is None or any(column.flags is None for column in schema.columns):
+            return
+        if (
+            schema.handle_key() != table.schema.handle_key()
+            and schema.carried_names == table.schema.carried_names
+        ):
+            schema = replace(schema, database=table.name.database, table=table.name.table)
+            table.schema = schema
+            self._book.put(schema)
 
     def _start(self, groups: Sequence[Group]) -> int:
         # Without watermarks positions count steps, and are before any commit_ts.
@@ -355,16 +498,42 @@ class Planner:
 
     def _statement(self, statement: Statement) -> None:
         told = statement.id
+        # Rows before it may be all that tells the table's schema, so they go first.
+        for name in self._named(statement):
+            self._flush(name.folded, self._before(statement.position))
         self._learn_before(statement)
         others = (table.name for table in self._tables.values() if not table.gone)
         for effect in self._book.run(told.query, told.database, told.table or None, others):
             self.touched.add(effect.name)
             if effect.new_name is not None:
                 self.touched.add(effect.new_name)
+            self._remember(effect, told)
             if self._routes.wants(effect.name):
                 self._effect(effect, statement.position)
             elif effect.new_name is not None and self._routes.wants(effect.new_name):
                 self._come_in(effect, statement.position)
+
+    def _before(self, position: Position) -> Position:
+        """Rows at a statement's own commit_ts go before it."""
+        return Position(position.ts, position.ddl - 1)
+
+    def _named(self, statement: Statement) -> list[Name]:
+        """The tables with rows before a statement that names them."""
+        change = transition(None, statement.id.query, statement.id.database)
+        names = {(name.database or "", name.table) for name in (*change.tables, *change.new_names)}
+        return [
+            Name(*folded)
+            for folded in sorted(self._pending)
+            if folded in {Name(*name).folded for name in names}
+        ]
+
+    def _remember(self, effect: Effect, told: DdlId) -> None:
+        kind = _PAST_KINDS.get(effect.kind)
+        if kind is not None:
+            past = PastEffect(
+                told.commit_ts, kind, effect.name, effect.new_name, effect.change.what
+            )
+            self.past.append(past)
 
     def _learn_before(self, statement: Statement) -> None:
         """Takes a table's schema from the feed where no statement and no row has told it."""
@@ -375,15 +544,12 @@ class Planner:
 
     def _effect(self, effect: Effect, position: Position) -> None:
         folded = effect.name.folded
-        # Rows at the statement's own commit_ts go before it.
-        self._flush(folded, Position(position.ts, position.ddl - 1))
+        self._flush(folded, self._before(position))
         table = self._tables.get(folded)
         if effect.kind is ChangeKind.CREATED:
             self._created(table, effect, position)
-        elif table is None and effect.kind is ChangeKind.UNMIRRORED:
-            self._stop(self._unmirrored(effect), effect.change.reason or "", position)
         elif table is None:
-            return
+            self._unknown_changed(effect, position)
         elif effect.kind is ChangeKind.DROPPED:
             self._dropped(table, effect, position)
         elif effect.kind is ChangeKind.RENAMED:
@@ -394,6 +560,11 @@ class Planner:
             self._change(table, effect, position)
         else:
             self._learn(table, effect)
+
+    def _unknown_changed(self, effect: Effect, position: Position) -> None:
+        """A statement about a table that is not here: its first row will say what it is then."""
+        if effect.kind is ChangeKind.UNMIRRORED and not effect.change.lacks_schema:
+            self._stop(self._unmirrored(effect), effect.change.reason or "", position)
 
     def _come_in(self, effect: Effect, position: Position) -> None:
         """A table that was not mirrored gets a name that is: its rows are not here."""
@@ -419,6 +590,8 @@ class Planner:
         ):
             self._drop(table, position)
             table = None
+        elif table is not None and table.missing:
+            table = self._created_again(table, effect, position)
         if after is None:
             return
         if table is None:
@@ -434,9 +607,28 @@ class Planner:
             what = effect.change.what
             self._fit(table, fit(self._policy, table.schema, after, changes, what), after, position)
 
+    def _created_again(self, table: Table, effect: Effect, position: Position) -> Table | None:
+        """The CREATE of a table whose rows came first; the table that stays, or None.
+
+        In a feed with watermarks the rows are those of an earlier table of that name. Without
+        them, another partition may have been behind: then the rows are this table's.
+        """
+        after = effect.change.after
+        if self._in_commit_order or after is None:
+            self._drop(table, position)
+            return None
+        if after.handle_key() != table.schema.handle_key():
+            self._stop(table, OLDER_KEY, position)
+            return table
+        change = replace(effect.change, columns=tuple(by_name(table.schema, after)))
+        names = self._places(table.name)
+        self._steps.append(Evolve(table, position, names, before=table.schema, change=change))
+        table.schema, table.missing = after, ""
+        return table
+
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
         table = Table(name, schema)
-        obstacle = self._obstacle(name)
+        obstacle = self._obstacle(name) or self._unsupported(schema)
         self._tables[name.folded] = table
         if obstacle:
             self._stop(table, obstacle, position)
@@ -501,10 +693,16 @@ class Planner:
 
     def _change(self, table: Table, effect: Effect, position: Position) -> None:
         change, has_own_columns = effect.change, table.upstream is not None
+        for guess in change.guesses:
+            table.diverge(guess, guessed=True)
         if effect.kind is ChangeKind.ALTERED and change.after is not None:
             if has_own_columns or self._policy.keeps:
                 found = fit(self._policy, table.schema, change.after, change.columns, change.what)
                 self._fit(table, found, change.after, position)
+                return
+            problem = self._unsupported(change.after)
+            if problem:
+                self._stop(table, problem, position)
                 return
             names = self._places(table.name)
             self._steps.append(Evolve(table, position, names, before=table.schema, change=change))
@@ -520,12 +718,15 @@ class Planner:
             else:
                 names = self._places(table.name)
                 self._steps.append(Delete(table, position, names, condition=change.removed))
+                if effect.kind is ChangeKind.TRUNCATED:
+                    table.missing = ""  # no row from before the feed is left upstream
         self._learn(table, effect)
 
     def _fit(self, table: Table, found: Fit, after: TableSchema, position: Position) -> None:
         """Gives a table with columns of its own those that the policy has for it."""
-        if found.problem:
-            self._stop(table, found.problem, position)
+        problem = found.problem or self._unsupported(found.schema)
+        if problem:
+            self._stop(table, problem, position)
             return
         if found.change is not None:
             names = self._places(table.name)
@@ -561,9 +762,16 @@ class Planner:
             table.upstream = after
 
     def _stop(self, table: Table, reason: str, position: Position) -> None:
-        table.status, table.reason, table.since = Status.STOPPED, reason, position.ts
+        table.stop(reason, position.ts)
 
 
+_PAST_KINDS = {
+    ChangeKind.DROPPED: PastKind.EMPTIED,
+    ChangeKind.TRUNCATED: PastKind.EMPTIED,
+    ChangeKind.RENAMED: PastKind.RENAMED,
+    ChangeKind.ALTERED: PastKind.CHANGED,
+    ChangeKind.PRUNED: PastKind.CHANGED,
+}
 _SCHEMA_CHANGES = (
     ChangeKind.DROPPED,
     ChangeKind.RENAMED,

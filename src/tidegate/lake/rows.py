@@ -20,7 +20,7 @@ from tidegate.lake.format import OP
 from tidegate.lake.names import own
 from tidegate.model import Column as SchemaColumn
 from tidegate.model import TableSchema
-from tidegate.model.types import MOMENTS
+from tidegate.model.types import MOMENTS, REALS
 from tidegate.spark.types import UTC, from_text, spark_type
 
 BY_COMMIT = "commit"
@@ -153,18 +153,38 @@ class RowReader:
     def whole_rows(self, changes: DataFrame) -> DataFrame:
         """Every change as the row it puts or removes: the columns, COUNT 1 or -1, and its place.
 
-        For tables without a key; an update removes one row and puts another.
+        For tables without a key; an update removes one row and puts another. A column that the old
+        row does not carry has not changed.
         """
         shape = F.col("shape")
+        unchanged = {
+            column.name: self._old_text(column.name, shape) for column in self.schema.columns
+        }
         sides = [
             changes.where(F.col(side).isNotNull()).select(
-                *self._typed(F.col(side), shape, {}),
+                *self._typed(F.col(side), shape, unchanged if side == "before" else {}),
                 F.lit(count).alias(COUNT),
                 *(F.col(name).alias(own(name)) for name in ("commit_ts", *PLACE)),
             )
             for side, count in (("before", -1), ("after", 1))
         ]
         return sides[0].unionAll(sides[1])
+
+    def _old_text(self, name: str, shape: Column) -> Column:
+        """The text of a column in the old row, or in the new one where the old lacks it."""
+        lacks: Column = F.lit(False)
+        for place, shapes in self._places(name).items():
+            byte = F.conv(F.hex(F.substring("before_missing", (place >> 3) + 1, 1)), 16, 10)
+            is_set = byte.try_cast("int").bitwiseAND(F.lit(1 << (place & 7))) > 0
+            lacks = lacks | (shape.isin(shapes) & F.coalesce(is_set, F.lit(False)))
+        old, new = (self._text(F.col(side), shape, name) for side in ("before", "after"))
+        return F.when(lacks, new).otherwise(old)
+
+    def by_name(self, side: str) -> Column:
+        """The values of one side in the order of the table's columns, whatever the row's shape."""
+        names = (self.sent or self.schema).carried_names
+        values = [self._text(F.col(side), F.col("shape"), name) for name in names]
+        return F.when(F.col(side).isNotNull(), F.array(*values))
 
     def _typed(self, values: Column, shape: Column, texts: dict[str, Column]) -> list[Column]:
         """Every column that rows carry, in its own type; `texts` are known otherwise."""
@@ -179,6 +199,8 @@ class RowReader:
     def _key_text(self, values: Column, shape: Column, name: str) -> Column:
         """The text of a column of the key: the same for all that is the same in the lake."""
         text, column = self._text(values, shape, name), self.schema.column(name)
+        if column is not None and column.code in REALS:
+            return (from_text(column, text, self.zone) + F.lit(0)).cast("string")  # -0 is 0
         if column is None or column.code not in MOMENTS:
             return text
         is_none = from_text(column, text, self.zone).isNull() & text.isNotNull()
@@ -186,10 +208,7 @@ class RowReader:
 
     def _text(self, values: Column, shape: Column, name: str) -> Column:
         """The text of a column in an array of values, whatever their shape."""
-        shapes: dict[int, list[int]] = {}
-        for layout in self.layouts:
-            if name in layout.names:
-                shapes.setdefault(layout.names.index(name), []).append(layout.shape)
+        shapes = self._places(name)
         if not shapes:
             return F.lit(None).cast("string")
         if len(shapes) == 1 and len(next(iter(shapes.values()))) == len(self.layouts):
@@ -199,6 +218,14 @@ class RowReader:
         for place, of in others:
             chain = chain.when(shape.isin(of), F.get(values, F.lit(place)))
         return chain
+
+    def _places(self, name: str) -> dict[int, list[int]]:
+        """At which place which shapes have a column."""
+        shapes: dict[int, list[int]] = {}
+        for layout in self.layouts:
+            if name in layout.names:
+                shapes.setdefault(layout.names.index(name), []).append(layout.shape)
+        return shapes
 
 
 def _rank() -> Column:

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate.lake import ingest
 from tidegate.lake.changelog import Offsets
 from tidegate.lake.checkpoint import Checkpoint
+from tidegate.lake.failures import FULL, causes
 from tidegate.lake.lake import Lake
 from tidegate.lake.lock import jvm_lock, lake_lock
 from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
@@ -288,7 +289,7 @@ class MirrorRun:
         if error is None:
             return False
         has_answered = self.progress.messages or self.progress.applied_ts
-        if has_answered and any(_UNREACHABLE.search(text) for text in _causes(error)):
+        if has_answered and any(_UNREACHABLE.search(text) for text in causes(error)):
             return True
         raise self._failure(READING, error)
 
@@ -343,26 +344,15 @@ def check_identity(recorded: Mapping[str, Any], identity: Mapping[str, Any]) -> 
             )
 
 
-_FULL = re.compile("No space left on device|SQLITE_FULL|disk is full|Disk quota exceeded")
 _UNREACHABLE = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|Retriable)Exception"
     "|Timed out waiting for a node assignment|Failed to get records for"
 )
 
 
-def _causes(error: Exception) -> list[str]:
-    """What an error of Spark's says, and those that it comes from."""
-    causes = [str(error)]
-    cause = getattr(error, "_cause", None)
-    while cause is not None:
-        causes.append(str(cause))
-        cause = getattr(cause, "_cause", None)
-    return causes
-
-
 def disk_full(doing: str, error: Exception, folder: str) -> LakeError | None:
     """What to say where an error comes of a full disk; None where it does not."""
-    if not any(_FULL.search(text) for text in _causes(error)):
+    if not any(FULL.search(text) for text in causes(error)):
         return None
     return LakeError(
         f"{doing} failed: no space is left on the disk of the lake {folder!r}, or on that of "
@@ -382,7 +372,7 @@ def spark_failure(doing: str, error: Exception, folder: str) -> TidegateError:
             step = "Mirror the feed into another --lake, from a new changefeed"
             return SourceError(known.source, known.reason, step)
         return known
-    lines = _causes(error)[-1].strip().splitlines() or [type(error).__name__]
+    lines = causes(error)[-1].strip().splitlines() or [type(error).__name__]
     return LakeError(
         f"{doing} failed: {lines[0].rstrip('.')}",
         "Nothing is lost: mend the cause and start the mirror again",

@@ -23,7 +23,7 @@ from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Offsets
 from tidegate.lake.format import Position, TableFormat
 from tidegate.lake.logfiles import rows_of
-from tidegate.lake.plan import State, Status, Table, Tables
+from tidegate.lake.plan import PastEffect, PastKind, State, Status, Table, Tables
 from tidegate.lake.policy import Policy
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_to_datetime
@@ -31,6 +31,7 @@ from tidegate.model.tso import tso_to_datetime
 NAME = "snapshots"
 _INTENT = "tidegate.intent"
 _SINCE = "tidegate.kept-since"
+_TOUCHED = "tidegate.touched"
 _STATE_VERSION = 1
 _COLUMNS = StructType(
     [
@@ -64,6 +65,8 @@ class MirrorState:
     """Up to which time of the quarantine's log the tables have what could be read in the end."""
     done: list[DdlId] = field(default_factory=list)
     """The last statements of a feed without watermarks; a gate knows those of other feeds."""
+    past: list[PastEffect] = field(default_factory=list)
+    """What these did to rows from before them, of which more may arrive."""
     feed: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -87,6 +90,7 @@ class MirrorState:
                 "bad": self.bad,
                 "retried": self.retried,
                 "done": [list(each) for each in self.done],
+                "past": [_past_object(each) for each in self.past],
                 "feed": self.feed,
             },
             separators=(",", ":"),
@@ -120,8 +124,19 @@ class MirrorState:
             bad=told["bad"],
             retried=told.get("retried", 0),
             done=[DdlId(*each) for each in told["done"]],
+            past=[_past(each) for each in told.get("past", ())],
             feed=told["feed"],
         )
+
+
+def _past_object(past: PastEffect) -> list[Any]:
+    return [past.commit_ts, past.kind.value, past.name, past.new_name, past.what]
+
+
+def _past(entry: list[Any]) -> PastEffect:
+    commit_ts, kind, name, new_name, what = entry
+    new = None if new_name is None else Name(*new_name)
+    return PastEffect(commit_ts, PastKind(kind), Name(*name), new, what)
 
 
 def _table_object(table: Table) -> dict[str, Any]:
@@ -232,6 +247,10 @@ class Snapshots:
         rows.append((state.step, ts, wall, *[None] * 5, state.progress_json(), told))
         self._tables.append_to_log(self.identifier, rows_of(_COLUMNS, rows))
         self._recorded_tables = tables
+
+    def touch(self) -> None:
+        """Writes to the record without changing it, to see whether that is possible."""
+        self._tables.set_properties(self.identifier, {_TOUCHED: datetime.now(UTC).isoformat()})
 
     def keep_since(self, since: int) -> None:
         """Says that no instant before `since` can be read any more."""

@@ -104,6 +104,7 @@ INTEGERS = frozenset(
 )
 MOMENTS = frozenset({MySQLType.DATE, MySQLType.DATETIME, MySQLType.TIMESTAMP})
 """Days, with or without their time."""
+REALS = frozenset({MySQLType.FLOAT, MySQLType.DOUBLE})
 TEMPORALS = frozenset(
     {
         MySQLType.DATE,
@@ -130,7 +131,7 @@ def is_unsigned(code: int, flags: int) -> bool:
 
 def is_float(code: int, flags: int = 0) -> bool:
     """FLOAT or DOUBLE."""
-    return code in (MySQLType.FLOAT, MySQLType.DOUBLE)
+    return code in REALS
 
 
 def is_decimal(code: int, flags: int = 0) -> bool:
