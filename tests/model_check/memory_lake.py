@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -17,30 +17,56 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.feed.conversion import convert
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
-from tidegate.lake import mirror as mirror_module
-from tidegate.lake.changelog import Changelog, as_rows, of_table
-from tidegate.lake.conditions import Condition
+from tidegate.lake.apply import FAILED, UnknownOldRow
+from tidegate.lake.changelog import (
+    TOLD,
+    WATERMARKS,
+    Changelog,
+    Group,
+    as_rows,
+    by_arrival,
+    joined,
+    named,
+    of_table,
+)
+from tidegate.lake.conditions import ALWAYS, Condition, above, equal, is_null, some, up_to
 from tidegate.lake.conversion import plan as plan_columns
 from tidegate.lake.format import OP
 from tidegate.lake.interval import Interval
 from tidegate.lake.latest import LatestRows
+from tidegate.lake.mend import LateEvents
 from tidegate.lake.mirror import Mirror
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.rows import Layout
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
-from tidegate.model import TableSchema
+from tidegate.model import EventFlag, TableSchema
 from tidegate.model.schema import Column
 from tidegate.spark.types import arrow_type, from_text_array
 
 Values = tuple[Any, ...]
 
-_COMPARED = (
-    *("topic", "partition", "offset", "kind", "commit_ts", "database", "table", "shape", "control"),
-)
+_COMPARED = [
+    "topic",
+    "partition",
+    "offset",
+    "kind",
+    "commit_ts",
+    "database",
+    "table",
+    "shape",
+    "control",
+]
 """The columns that conditions name."""
-_OF_ROWS = (
-    *("topic", "partition", "offset", "event", "kind", "commit_ts", "shape", "after", "before"),
+_OF_ROWS = [
+    *["topic", "partition", "offset", "event", "kind", "commit_ts", "shape", "flags"],
+    *["after", "before", "before_missing", "database", "table", "schema_version"],
+]
+_PLACE = ["topic", "partition", "offset", "event"]
+_GROUPED = ["database", "table", "kind", "shape", "schema_version", "flags"]
+_OF_TABLES = some(
+    equal("kind", "watermark"), equal("kind", "ddl"), equal("kind", "schema") & is_null("shape")
 )
 
 
@@ -115,14 +141,65 @@ class MemorySnapshots:
 class MemoryQuarantine:
     """No message is ever bad."""
 
-    def __init__(self, lake: object) -> None:
-        del lake
-
     def last_time(self) -> int:
         return 0
 
     def settled(self) -> set[Any]:
         return set()
+
+
+class MemoryLateLog:
+    """A changelog in which late events are marked, as `lake.mend.LateLog` has it."""
+
+    def __init__(self, changelog: MemoryChangelog, late: LateEvents) -> None:
+        if late.places is not None:
+            raise ValueError("messages that a retry could read have no place in a lake in memory")
+        self._changelog = changelog
+        self._late = late.taken & late.condition
+        self._in_time = late.taken & ~late.condition
+        self._taken = late.taken
+
+    def control_events(self) -> pa.Table:
+        return by_arrival(self._changelog.matching(self._late & _OF_TABLES, TOLD))
+
+    def schemas_of(self, names: Iterable[Name]) -> pa.Table:
+        wanted = some(*(named(*name) for name in names))
+        return by_arrival(self._changelog.matching(self._taken & wanted & _OF_TABLES, TOLD))
+
+    def statements_since(self, ts: int) -> pa.Table:
+        statements = equal("kind", "ddl") & above("commit_ts", ts - 1)
+        return by_arrival(self._changelog.matching(self._in_time & statements, TOLD))
+
+    def times(self, until: int | None) -> dict[Name, list[int]]:
+        found: dict[Name, set[int]] = {}
+        for row in self._matching(self._late, until).to_pylist():
+            found.setdefault(Name(row["database"], row["table"]), set()).add(row["commit_ts"])
+        return {name: sorted(times) for name, times in found.items()}
+
+    def rows(self, first: Mapping[Name, int], until: int | None, *, late: bool) -> pa.Table:
+        """Rows of tables since an instant of each; only the `late` ones, or all of them."""
+        wanted = (named(*name) & above("commit_ts", at - 1) for name, at in first.items())
+        return self._matching((self._late if late else self._taken) & some(*wanted), until)
+
+    def groups(
+        self, first: Mapping[Name, int], until: int | None, cuts: Sequence[int] = ()
+    ) -> list[Group]:
+        late_rows = self.rows(first, until, late=True).to_pylist()
+        late = {tuple(row[name] for name in _PLACE) for row in late_rows}
+        return joined(
+            {name: row[name] for name in _GROUPED}
+            | {
+                "segment": sum(row["commit_ts"] > cut for cut in cuts),
+                "late": tuple(row[name] for name in _PLACE) in late,
+                "rows": 1,
+                "first_ts": row["commit_ts"],
+            }
+            for row in self.rows(first, until, late=False).to_pylist()
+        )
+
+    def _matching(self, condition: Condition, until: int | None) -> pa.Table:
+        rows = condition & some(*(equal("kind", kind) for kind in ROW_KINDS))
+        return self._changelog.matching(rows if until is None else rows & up_to("commit_ts", until))
 
 
 @dataclass(slots=True)
@@ -146,7 +223,13 @@ class MemoryTables:
         self._made = 0
 
     def version(self, identifier: str) -> int:
-        return 1 if self.tables[identifier] else 0
+        """The version of a table that must be there; all have but one."""
+        return len(self.tables[identifier].columns) and 1
+
+    def unsupported(self, schema: TableSchema) -> str:
+        """Every schema will do."""
+        del schema
+        return ""
 
     def create(self, name: tuple[str, str], schema: TableSchema) -> str:
         for identifier in [key for key, table in self.tables.items() if table.name == name]:
@@ -171,29 +254,33 @@ class MemoryLake:
         self.changelog = MemoryChangelog(self.log)
         self.snapshots = MemorySnapshots()
         self.tables = MemoryTables()
+        self.quarantine = MemoryQuarantine()
 
+    def late_log(self, changelog: MemoryChangelog, late: LateEvents) -> MemoryLateLog:
+        return MemoryLateLog(changelog, late)
 
-class MemoryMirror(Mirror):
-    """The mirror on a lake in memory."""
-
-    def _pinned(self, again: Intent | None) -> Changelog:
-        log = self.lake.log  # type: ignore[attr-defined]
-        return MemoryChangelog(log, len(log.parts) if again is None else again.changelog)
-
-    def _carry_out(
-        self, steps: list[Step], applier_of: Any, changelog: Changelog, interval: Interval
+    def apply(
+        self, steps: Sequence[Step], changelog: MemoryChangelog, interval: Interval, **_: Any
     ) -> None:
-        assert isinstance(changelog, MemoryChangelog)
-        tables: Any = self.lake.tables
-        executor = Executor(tables, changelog, interval)
-        for step in steps:
-            executor.run(step)
+        Executor(self.tables, changelog, interval).run(steps)
+
+    def repair(
+        self,
+        steps: Sequence[Step],
+        changelog: MemoryChangelog,
+        interval: Interval,
+        *,
+        log: MemoryLateLog,
+        since: Mapping[Name, int],
+        until: int | None,
+        **_: Any,
+    ) -> None:
+        Repairer(self.tables, changelog, interval, log, since, until).run(steps)
 
 
-def new_mirror(lake: MemoryLake, *, watermarks: bool) -> MemoryMirror:
+def new_mirror(lake: MemoryLake, *, watermarks: bool) -> Mirror:
     """A mirror that starts, or continues, on this lake."""
-    mirror_module.Quarantine = MemoryQuarantine  # type: ignore[misc, assignment]
-    return MemoryMirror(lake, watermarks=watermarks)  # type: ignore[arg-type]
+    return Mirror(lake, watermarks=watermarks)  # type: ignore[arg-type]
 
 
 class Executor:
@@ -206,7 +293,19 @@ class Executor:
         self._changelog = changelog
         self._interval = interval
 
-    def run(self, step: Step) -> None:
+    def run(self, steps: Sequence[Step]) -> None:
+        """Does all steps; a table whose old rows are unknown is stopped."""
+        failed: set[int] = set()
+        for step in steps:
+            if id(step.table) in failed and not isinstance(step, Drop | Rename):
+                continue
+            try:
+                self._do(step)
+            except UnknownOldRow as error:
+                failed.add(id(step.table))
+                step.table.stop(FAILED.format(cause=error), step.position.ts)
+
+    def _do(self, step: Step) -> None:
         table = step.table
         if isinstance(step, Create):
             table.identifier = table.uid = self._tables.create(step.name, step.schema)
@@ -228,6 +327,15 @@ class Executor:
 
     # --- rows -------------------------------------------------------------------------------------
 
+    def _rows(self, step: Rows, table: MemoryTable) -> None:
+        if step.schema.carried_names != table.names:
+            raise ValueError(f"rows of {step.schema.carried_names} for {table.names}")
+        changes, key = self._changes(step), step.schema.handle_key()
+        if key:
+            _merge(table, self._last_rows(step, changes, key), key)
+        else:
+            _keyless(table, step, changes, self._changelog.matching(WATERMARKS))
+
     def _changes(self, step: Rows) -> pa.Table:
         within = self._interval.within(*step.segments)
         changes = self._changelog.matching(of_table(*step.name) & within)
@@ -236,30 +344,69 @@ class Executor:
     def _without_applied(self, step: Rows, changes: pa.Table) -> pa.Table:
         """Without late rows that are copies of what was applied in time."""
         applied = self._changelog.matching(of_table(*step.name) & self._interval.applied)
-        content = ["commit_ts", "kind", "after", "before"]
-        copies = {repr(row) for row in applied.select(content).to_pylist()}
+        copies = {_content(step, event) for event in applied.to_pylist()}
         keep = [
-            row["commit_ts"] != self._interval.late_ts or repr(row) not in copies
-            for row in changes.select(content).to_pylist()
+            event["commit_ts"] != self._interval.late_ts or _content(step, event) not in copies
+            for event in changes.to_pylist()
         ]
         return changes.filter(pa.array(keep, pa.bool_()))
 
-    def _rows(self, step: Rows, table: MemoryTable) -> None:
-        if step.schema.carried_names != table.names:
-            raise ValueError(f"rows of {step.schema.carried_names} for {table.names}")
-        changes, key = self._changes(step), step.schema.handle_key()
-        if key:
-            latest = LatestRows(
-                step.schema,
-                step.layouts,
-                tuple(key),
-                self._interval.rows,
-                self._interval.order,
-                step.moves,
-            )
-            _merge(table, latest.rows(latest.last(latest.entries(changes))), key)
-        else:
-            _keyless(table, step, changes)
+    def _latest(self, step: Rows, key: Sequence[str]) -> LatestRows:
+        order = self._interval.order
+        return LatestRows(step.schema, step.layouts, tuple(key), ALWAYS, order, step.moves)
+
+    def _last_rows(self, step: Rows, changes: pa.Table, key: Sequence[str]) -> pa.Table:
+        latest = self._latest(step, key)
+        return latest.rows(latest.last(latest.entries(changes)))
+
+
+class Repairer(Executor):
+    """Does steps that repair tables: of late rows, the keys that they touch."""
+
+    def __init__(
+        self,
+        tables: MemoryTables,
+        changelog: MemoryChangelog,
+        interval: Interval,
+        log: MemoryLateLog,
+        since: Mapping[Name, int],
+        until: int | None,
+    ) -> None:
+        super().__init__(tables, changelog, interval)
+        self._all_rows = log.rows(since, until, late=False)
+        self._late_rows = log.rows(since, until, late=True)
+
+    def _changes(self, step: Rows) -> pa.Table:
+        return self._of_step(step, self._all_rows)
+
+    def _of_step(self, step: Rows, rows: pa.Table) -> pa.Table:
+        first, last = step.segments
+        cuts = self._interval.cuts
+        low = cuts[first - 1] if first else -1
+        high = cuts[last] if last < len(cuts) else None
+        condition = named(*step.name) & above("commit_ts", low)
+        condition = condition if high is None else condition & up_to("commit_ts", high)
+        return rows.filter(condition.arrow())
+
+    def _last_rows(self, step: Rows, changes: pa.Table, key: Sequence[str]) -> pa.Table:
+        latest = self._latest(step, key)
+        names = [f"key{number}" for number in range(len(key))]
+        late = latest.entries(self._of_step(step, self._late_rows)).select(names).to_pylist()
+        touched = {tuple(row.values()) for row in late}
+        last = latest.last(latest.entries(changes))
+        keep = [tuple(row.values()) in touched for row in last.select(names).to_pylist()]
+        return latest.rows(last.filter(pa.array(keep, pa.bool_())))
+
+
+def _content(step: Rows, event: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a row change says, its columns by name."""
+    names = step.sent.carried_names
+    layout = next((each for each in step.layouts if each.shape == event["shape"]), None)
+    sides = []
+    for side in ("after", "before"):
+        by_name = dict(zip(layout.names, event[side] or (), strict=False)) if layout else {}
+        sides.append(None if event[side] is None else tuple(by_name.get(name) for name in names))
+    return event["commit_ts"], event["kind"], *sides
 
 
 def _merge(table: MemoryTable, changes: pa.Table, key: Sequence[str]) -> None:
@@ -276,23 +423,20 @@ def _merge(table: MemoryTable, changes: pa.Table, key: Sequence[str]) -> None:
     table.rows = kept + [row for op, row in by_key.values() if op != "d"]
 
 
-def _keyless(table: MemoryTable, step: Rows, changes: pa.Table) -> None:
-    """Counts rows: of all sendings of a transaction the one with the most of a row counts."""
-    events = changes.sort_by(
-        [(name, "ascending") for name in ("topic", "partition", "offset", "event")]
-    )
+def _keyless(table: MemoryTable, step: Rows, changes: pa.Table, marks: pa.Table) -> None:
+    """Counts rows: of all runs of a partition the one with the most of a row counts."""
+    for event in changes.to_pylist():
+        is_unknown = event["before"] is None or event["flags"] & EventFlag.BEFORE_AMBIGUOUS
+        if event["kind"] == "update" and is_unknown:
+            raise UnknownOldRow
     layouts = {layout.shape: layout for layout in step.layouts}
-    run, last = 0, {}
     counts: Counter[tuple[Any, ...]] = Counter()
-    for event in events.to_pylist():
-        source, ts = (event["topic"], event["partition"]), event["commit_ts"]
-        if ts < last.get(source, ts):
-            run += 1
-        last[source] = ts
-        for side, sign in (("before", -1), ("after", 1)):
-            if event[side] is not None:
-                row = _typed(table.columns, layouts[event["shape"]], event[side])
-                counts[row, ts, source, run, sign] += 1
+    for event, run in _runs(changes, marks):
+        source = event["topic"], event["partition"]
+        for sign, texts in ((-1, _old_texts(event)), (1, event["after"])):
+            if texts is not None:
+                row = _typed(table.columns, layouts[event["shape"]], texts)
+                counts[row, event["commit_ts"], source, run, sign] += 1
     most: dict[tuple[Any, ...], int] = {}
     for (row, ts, source, _, sign), count in counts.items():
         place = row, ts, source, sign
@@ -301,6 +445,38 @@ def _keyless(table: MemoryTable, step: Rows, changes: pa.Table) -> None:
     for (row, _, _, sign), count in most.items():
         net[row] += sign * count
     table.rows = [row for row, count in net.items() for _ in range(max(0, count))]
+
+
+def _runs(changes: pa.Table, marks: pa.Table) -> Iterator[tuple[dict[str, Any], Any]]:
+    """The rows with the run in which their partition sent them.
+
+    The sender has started again where a commit_ts or a watermark is lower than the one before it,
+    and where rows follow a watermark that had promised them.
+    """
+    events = pa.concat_tables([changes, marks]).sort_by([(name, "ascending") for name in _PLACE])
+    source, starts, row_ts, mark_ts, highest = None, 0, 0, 0, 0
+    for event in events.to_pylist():
+        here, ts = (event["topic"], event["partition"]), event["commit_ts"]
+        if here != source:
+            source, starts, row_ts, mark_ts, highest = here, 0, 0, 0, 0
+        if event["kind"] == "watermark":
+            starts += ts < mark_ts
+            mark_ts, highest = ts, max(highest, ts)
+        else:
+            starts += ts < row_ts
+            row_ts = ts
+            yield event, (starts, ts <= highest)
+
+
+def _old_texts(event: Mapping[str, Any]) -> Sequence[str | None] | None:
+    """The old row; a column that it does not carry has not changed."""
+    old, bits = event["before"], event["before_missing"]
+    if old is None or bits is None:
+        return None if old is None else list(old)
+    return [
+        new if bits[place >> 3] >> (place & 7) & 1 else value
+        for place, (value, new) in enumerate(zip(old, event["after"], strict=True))
+    ]
 
 
 def _typed(columns: Sequence[Column], layout: Layout, texts: Sequence[str | None]) -> Values:
@@ -363,7 +539,7 @@ def _delete(table: MemoryTable, condition: str | None) -> None:
     table.rows = [row for number, row in enumerate(table.rows) if number not in gone]
 
 
-def contents(mirror: MemoryMirror) -> Mapping[Name, MemoryTable]:
+def contents(mirror: Mirror) -> Mapping[Name, MemoryTable]:
     """The tables of the lake by the names that the mirror gives them."""
     tables: Any = mirror.lake.tables
     return {
