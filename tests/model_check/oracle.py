@@ -23,6 +23,7 @@ from tests.model_check.memory_lake import (
     new_mirror,
 )
 from tests.model_check.sender import Cut, Delivery, Feed, Sender, Sent, decoded, deliveries
+from tidegate.lake.mirror import Mirror
 from tidegate.lake.plan import State, Table
 
 EXCEPTION = "exception"
@@ -121,10 +122,12 @@ class _Run:
         self._sent = sent
         self._cut = cut
         self._verdict = verdict
+        self._oracle = Oracle(feed, upstream, sent)
         self._lake = MemoryLake()
         self._mirror = new_mirror(self._lake, watermarks=feed.has_watermarks)
 
     def play(self) -> None:
+        """Delivers the feed, and compares the tables on the way and at the end."""
         try:
             for delivery in deliveries(self._sent, self._feed, self._cut):
                 self._deliver(delivery)
@@ -149,90 +152,17 @@ class _Run:
         self._problem("the mirror never stops stepping")
 
     def _finish(self) -> None:
-        mirror, last = self._mirror, self._sent.last_watermark
-        if self._feed.has_watermarks and mirror.state.applied_ts < last:
-            waiting = dict(mirror.waiting)
-            self._problem(
-                f"the gate stands still: at {mirror.state.applied_ts}, the last watermark is "
-                f"{last}; watermarks {mirror.gate.watermarks}, waiting {waiting}"
-            )
+        problem = self._oracle.standstill(self._mirror)
+        if problem:
+            self._problem(problem)
             return
         self._compare(self._upstream.ts)
         if not self._verdict.problems:
-            self._count()
-
-    # --- comparison -------------------------------------------------------------------------------
+            self._oracle.count(self._mirror, self._verdict)
 
     def _compare(self, ts: int) -> None:
-        truth = self._upstream.at(ts)
-        entries = {_named(table): table for table in self._mirror.state.tables.values()}
-        there = contents(self._mirror)
-        for name, table in truth.items():
-            for problem in self._table(table, entries.get(name), there.get(name)):
-                self._problem(f"{problem} (at {ts})")
-        for name in entries:
-            if name not in truth:
-                self._problem(f"a table too many: {_dotted(name)} is not there upstream (at {ts})")
-
-    def _table(
-        self, truth: TableState, entry: Table | None, found: MemoryTable | None
-    ) -> Iterator[str]:
-        name = _dotted(truth.key)
-        is_new = truth.born > self._sent.start_ts
-        if entry is None:
-            if is_new:
-                yield f"a table is missing: {name}"
-            return
-        state = _state(entry, self._feed)
-        if state is State.STOPPED or state is State.DIVERGED:
-            return
-        if found is None:
-            yield f"a table is missing: {name}, and is not marked"
-            return
-        if sorted(found.names) != sorted(truth.names) or (is_new and found.names != truth.names):
-            yield f"other columns: {name} has {found.names}, upstream {truth.names}"
-            return
-        yield from self._rows(truth, found, is_incomplete=state is State.INCOMPLETE)
-
-    def _rows(self, truth: TableState, found: MemoryTable, *, is_incomplete: bool) -> Iterator[str]:
-        order = [found.names.index(name) for name in truth.names]
-        rows = Counter(tuple(_plain(row[place]) for place in order) for row in found.rows)
-        wanted: Counter[tuple[Any, ...]] = Counter()
-        needed: Counter[tuple[Any, ...]] = Counter()
-        for row in truth.rows.values():
-            values = _values(truth, row.values)
-            wanted[values] += 1
-            needed[values] += row.written > self._sent.start_ts
-        extra = rows - wanted
-        lacking = (needed if is_incomplete else wanted) - rows
-        if extra or lacking:
-            what = "rows are lost" if not extra else "wrong rows" if lacking else "rows too many"
-            yield (
-                f"{what}: {_dotted(truth.key)} has {_shown(rows)}, upstream {_shown(wanted)}"
-                f"{' (incomplete)' if is_incomplete else ''}"
-            )
-
-    # --- marks ------------------------------------------------------------------------------------
-
-    def _count(self) -> None:
-        truth = self._upstream.at(self._upstream.ts)
-        self._verdict.tables += len(truth)
-        for table in self._mirror.state.tables.values():
-            state = _state(table, self._feed)
-            if state in (State.MIRRORED, State.EVENTUAL):
-                continue
-            mark = Mark(_named(table), state.value, " ".join(table.reasons))
-            if not mark.reason:
-                self._problem(f"a mark without a reason: {mark}")
-            self._verdict.marks.append(mark)
-            known = truth.get(mark.name)
-            if known is not None and not self._excuse(known):
-                self._verdict.unexcused.append(mark)
-
-    def _excuse(self, table: TableState) -> bool:
-        if table.excuses or table.born <= self._sent.start_ts:
-            return True
-        return not table.handle and not self._feed.has_old_rows
+        for problem in self._oracle.differences(self._mirror, contents(self._mirror), ts):
+            self._problem(f"{problem} (at {ts})")
 
     def result(self) -> dict[Name, Any]:
         """What must not depend on the cut: tables, their states and rows."""
@@ -251,6 +181,99 @@ class _Run:
 
     def _problem(self, text: str) -> None:
         self._verdict.problems.append(f"{text} [{self._cut}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """Knows what a mirror of a feed must hold."""
+
+    feed: Feed
+    upstream: Upstream
+    sent: Sent
+
+    def standstill(self, mirror: Mirror) -> str:
+        """What is wrong where a mirror that has everything has not come to the last watermark."""
+        applied, last = mirror.state.applied_ts, self.sent.last_watermark
+        if not self.feed.has_watermarks or applied >= last:
+            return ""
+        return (
+            f"the gate stands still: at {applied}, the last watermark is {last}; watermarks "
+            f"{mirror.gate.watermarks}, waiting {dict(mirror.waiting)}"
+        )
+
+    def differences(
+        self, mirror: Mirror, there: Mapping[Name, MemoryTable], ts: int
+    ) -> Iterator[str]:
+        """How tables differ from the upstream at an instant though no mark says so."""
+        truth = self.upstream.at(ts)
+        entries = {_named(table): table for table in mirror.state.tables.values()}
+        for name, table in truth.items():
+            yield from self._table(table, entries.get(name), there.get(name))
+        for name in entries:
+            if name not in truth:
+                yield f"a table too many: {_dotted(name)} is not there upstream"
+
+    def _table(
+        self, truth: TableState, entry: Table | None, found: MemoryTable | None
+    ) -> Iterator[str]:
+        name = _dotted(truth.key)
+        is_new = truth.born > self.sent.start_ts
+        if entry is None:
+            if is_new:
+                yield f"a table is missing: {name}"
+            return
+        state = _state(entry, self.feed)
+        if state is State.STOPPED or state is State.DIVERGED:
+            return
+        if found is None:
+            yield f"a table is missing: {name}, and is not marked"
+        elif sorted(found.names) != sorted(truth.names) or (is_new and found.names != truth.names):
+            yield f"other columns: {name} has {found.names}, upstream {truth.names}"
+        else:
+            yield from self._rows(truth, found, is_incomplete=state is State.INCOMPLETE)
+
+    def _rows(self, truth: TableState, found: MemoryTable, *, is_incomplete: bool) -> Iterator[str]:
+        """An incomplete table may lack rows that were written before the feed began."""
+        order = [found.names.index(name) for name in truth.names]
+        rows = Counter(tuple(_plain(row[place]) for place in order) for row in found.rows)
+        wanted: Counter[tuple[Any, ...]] = Counter()
+        needed: Counter[tuple[Any, ...]] = Counter()
+        for row in truth.rows.values():
+            values = _values(truth, row.values)
+            wanted[values] += 1
+            needed[values] += row.written > self.sent.start_ts
+        extra = rows - wanted
+        lacking = (needed if is_incomplete else wanted) - rows
+        if extra or lacking:
+            what = "rows are lost" if not extra else "wrong rows" if lacking else "rows too many"
+            yield (
+                f"{what}: {_dotted(truth.key)} has {_shown(rows)}, upstream {_shown(wanted)}"
+                f"{' (incomplete)' if is_incomplete else ''}"
+            )
+
+    # --- marks ------------------------------------------------------------------------------------
+
+    def count(self, mirror: Mirror, verdict: Verdict) -> None:
+        """Counts the tables at the end, and their marks."""
+        truth = self.upstream.at(self.upstream.ts)
+        verdict.tables += len(truth)
+        for table in mirror.state.tables.values():
+            state = _state(table, self.feed)
+            if state in (State.MIRRORED, State.EVENTUAL):
+                continue
+            mark = Mark(_named(table), state.value, " ".join(table.reasons))
+            if not mark.reason:
+                verdict.problems.append(f"a mark without a reason: {mark}")
+            verdict.marks.append(mark)
+            known = truth.get(mark.name)
+            if known is not None and not self._excuses(known):
+                verdict.unexcused.append(mark)
+
+    def _excuses(self, table: TableState) -> bool:
+        """Whether something happened to a table that no mirror can follow."""
+        if table.excuses or table.born <= self.sent.start_ts:
+            return True
+        return not table.handle and not self.feed.has_old_rows
 
 
 def _state(table: Table, feed: Feed) -> State:
