@@ -228,6 +228,14 @@ def test_after_a_ddl_of_a_database_rows_of_all_its_tables_are_too_late():
     assert places(found.split(table(*AT_TEN)).redelivered) == ["0/0", "0/1", "0/2"]
 
 
+def test_a_ddl_that_was_applied_is_a_redelivery_however_it_is_spelled():
+    found = applied_at_ten(DdlId(10, "d", "t_old", "ALTER TABLE `t` RENAME AS `t_old`"))
+    again = ddl("RENAME TABLE `d`.`t` TO `d`.`t_old`", 10, "0/7")
+    other = ddl("RENAME TABLE `d`.`u` TO `d`.`u_old`", 10, "0/8")
+    parts = Gate.from_json(found.to_json()).split(table(again, other))
+    assert (places(parts.redelivered), places(parts.released)) == (["0/7"], ["0/8"])
+
+
 def test_a_ddl_before_the_applied_timestamp_forbids_nothing():
     found = applied_at_ten(DdlId(9, "d", "a", "ALTER"), tables=[("d", "b")])
     assert len(places(found.split(table(*AT_TEN)).released)) == 5

@@ -138,3 +138,66 @@ def test_any_interleaving_gives_the_same_order():
         shuffled = random.Random(seed).sample(FEED, len(FEED))
         chunks = [table(*shuffled[:2]), table(*shuffled[2:])]
         assert in_order(pa.concat_tables(chunks)).to_pylist() == expected
+
+
+# --- one statement, spelled in two ways -----------------------------------------------------------
+
+CLASSIC = "ALTER TABLE `t` RENAME AS `t_old`"
+NEW = "RENAME TABLE `d`.`t` TO `d`.`t_old`"
+CROSS = "ALTER TABLE `t` RENAME AS `d`.`t_old`"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CLASSIC, NEW),
+        (CROSS, "RENAME TABLE `e`.`t` TO `d`.`t_old`;"),
+        ("ALTER TABLE `t` ADD COLUMN `c` INT", "alter table d.T add c int"),
+        ("CREATE TABLE `t` (`a` INT)", "CREATE TABLE /*T! IF NOT EXISTS */ `d`.`t` (`a` INT)"),
+        ("DROP TABLE `t`", "DROP TABLE `D`.`T`"),
+        ("TRUNCATE `t`", "TRUNCATE TABLE `d`.`t`"),
+        ("DROP DATABASE `d`", "DROP SCHEMA IF EXISTS `d`"),
+        ("CREATE DATABASE `d`", "CREATE DATABASE `d` CHARACTER SET = utf8mb4"),
+    ],
+)
+def test_a_statement_that_is_spelled_in_two_ways_is_there_once(one, other):
+    assert DdlId(5, "d", "t", one).key() == DdlId(5, "d", "t", other).key()
+    assert once(table(ddl(one, 5, "0/0"), ddl(other, 5, "0/1"))).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CLASSIC, "RENAME TABLE `d`.`u` TO `d`.`u_old`"),
+        ("DROP TABLE t", "TRUNCATE TABLE t"),
+        ("DROP TABLE t", "DROP TABLE u"),
+        ("CREATE DATABASE d", "DROP DATABASE d"),
+        ("CREATE DATABASE d", "CREATE TABLE d (a INT)"),
+        ("CREATE VIEW v AS SELECT 1", "CREATE VIEW w AS SELECT 1"),
+        ("FLASHBACK DATABASE d", "FLASHBACK DATABASE e"),
+        ("gibberish", "nonsense"),
+    ],
+)
+def test_statements_that_do_another_thing_are_others(one, other):
+    assert DdlId(5, "d", "t", one).key() != DdlId(5, "d", "t", other).key()
+    assert DdlId(5, "d", "t", one).key() != DdlId(6, "d", "t", one).key()
+
+
+def test_where_only_the_millisecond_is_told_the_text_counts():
+    """Two ALTERs of one table may then have one commit_ts."""
+    two = table(
+        ddl("ALTER TABLE a ADD COLUMN c INT", 5, "0/0"),
+        ddl("ALTER TABLE a ADD COLUMN e INT", 5, "0/1"),
+        ddl("ALTER TABLE a ADD COLUMN e INT", 5, "1/1"),
+    )
+    assert places(once(two, by_text=True)) == ["0/0", "0/1"]
+    assert places(in_order(two, by_arrival=True)) == ["0/0", "0/1"]
+    assert places(once(two)) == ["0/0"]
+
+
+def test_the_copy_that_says_more_stays():
+    bare, named = ddl(CROSS, 5, "0/0"), ddl("RENAME TABLE `e`.`t` TO `d`.`t_old`", 5, "0/1")
+    assert places(once(table(bare, named))) == ["0/1"]
+    whole = ddl(CROSS, 5, "0/2") | {"schema": '{"preTableSchema": {"schema": "e", "table": "t"}}'}
+    assert places(once(table(bare, named, whole))) == ["0/2"]
+    assert places(once(table(named, ddl(named["ddl"]["query"], 5, "0/7")))) == ["0/1"]

@@ -362,6 +362,82 @@ def test_rows_that_cannot_be_told_are_not_mirrored(create, clause, reason):
     assert (change.kind, change.reason) == (ChangeKind.UNMIRRORED, reason)
 
 
+# The blanks at the end of a text count for nothing, but in `binary` and the collations of 0900.
+LISTED = "list columns (s) (partition p0 values in ('a ', 'b'), partition p1 values in ('c'))"
+RANGED = (
+    "range columns (s) (partition p0 values less than ('b  '), "
+    "partition p1 values less than (x'6320'), partition p2 values less than (maxvalue))"
+)
+PADDED = ["utf8mb4_bin", "utf8_bin", "latin1_bin", "ascii_bin"]
+
+
+def texts_of(partitioning, collation, partition, texts):
+    """The texts that a partition holds."""
+    columns = f"a int, s varchar(9) collate {collation}"
+    _, change = after(table(partitioning, columns), f"ALTER TABLE t TRUNCATE PARTITION {partition}")
+    assert change.kind is ChangeKind.PRUNED, change.reason
+    database = sqlite3.connect(":memory:")
+    condition = sqlglot.parse_one(change.removed, read="spark").sql("sqlite")
+    return [
+        text
+        for text in texts
+        if database.execute(f"select {condition} from (select ? as s)", [text]).fetchone()[0]
+    ]
+
+
+@pytest.mark.parametrize("collation", [*PADDED, "gbk_bin", "gb18030_bin"])
+def test_blanks_at_the_end_do_not_take_a_text_to_another_partition_of_a_list(collation):
+    texts = ["a", "a ", "a  ", " a", "b ", "c", "c  ", "A", None]
+    assert texts_of(LISTED, collation, "p0", texts) == ["a", "a ", "a  ", "b "]
+    assert texts_of(LISTED, collation, "p1", texts) == ["c", "c  "]
+
+
+@pytest.mark.parametrize("collation", PADDED)
+def test_blanks_at_the_end_do_not_take_a_text_to_another_range(collation):
+    texts = [None, "", "a ", "b", "b ", "b    ", "bz ", "c", "c   ", "d"]
+    assert texts_of(RANGED, collation, "p0", texts) == [None, "", "a "]
+    assert texts_of(RANGED, collation, "p1", texts) == ["b", "b ", "b    ", "bz "]
+    assert texts_of(RANGED, collation, "p2", texts) == ["c", "c   ", "d"]
+
+
+def test_where_blanks_count_they_tell_partitions_apart():
+    assert texts_of(LISTED, "utf8mb4_0900_bin", "p0", ["a", "a ", "b", "b "]) == ["a ", "b"]
+    _, change = after(
+        table("list columns (s) (partition p0 values in ('a'))", "a int, s varbinary(9)"),
+        "ALTER TABLE t TRUNCATE PARTITION p0",
+    )
+    assert "RTRIM" not in change.removed
+
+
+@pytest.mark.parametrize(
+    ("partitioning", "collation", "reason"),
+    [
+        (LISTED, "utf8mb4_general_ci", "partitions are told by `s`, which ignores case"),
+        (LISTED, "utf8mb4_unicode_ci", "partitions are told by `s`, which ignores case"),
+        (RANGED, "utf8mb4_0900_ai_ci", "partitions are told by `s`, which ignores case"),
+        (LISTED, "gbk_chinese_ci", "partitions are told by `s`, which ignores case"),
+        (RANGED, "gbk_bin", "how `s` is ordered is not known"),
+        (
+            LISTED,
+            "utf8mb4_0900_as_cs",
+            "partitions are told by `s`, and how it compares is not known",
+        ),
+        (LISTED.replace("'b'", "x'ff'"), "utf8mb4_bin", "which text x'ff' is is not known"),
+    ],
+)
+def test_a_collation_that_compares_in_another_way_is_refused(partitioning, collation, reason):
+    columns = f"a int, s varchar(9) collate {collation}"
+    _, change = after(table(partitioning, columns), "ALTER TABLE t TRUNCATE PARTITION p0")
+    assert change.kind is ChangeKind.UNMIRRORED
+    assert change.reason == f"TRUNCATE PARTITION removes rows, and {reason}."
+
+
+def test_a_collation_that_is_not_known_is_refused():
+    created = transition(None, table(LISTED), "d").after
+    change = transition(created, "ALTER TABLE t TRUNCATE PARTITION p0", "d")
+    assert change.kind is ChangeKind.UNMIRRORED
+
+
 def test_without_a_schema_nothing_is_known_of_partitions():
     change = transition(None, "ALTER TABLE t DROP PARTITION p", "d")
     assert change.reason == "DROP PARTITION removes rows, and the schema of the table is not known."

@@ -5,6 +5,7 @@ every policy makes of every kind of statement.
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,13 +14,17 @@ from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import Position
 from tidegate.lake.plan import (
+    NOT_FROM_START,
     Create,
     Delete,
     Drop,
     Evolve,
+    PastEffect,
+    PastKind,
     Planner,
     Rename,
     Rows,
+    State,
     Statement,
     Status,
     first_schema_change,
@@ -27,7 +32,7 @@ from tidegate.lake.plan import (
 from tidegate.lake.policy import Policy
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout
-from tidegate.model import TableSchema
+from tidegate.model import Column, Flag, TableSchema
 
 CREATE = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)"
 
@@ -477,3 +482,135 @@ def test_the_first_schema_change_of_a_mirrored_table_is_found(query, table):
     found = first_schema_change(told, lake.tables, lake.book, Routes())
     assert found == (None if table is None else (told[-1], Name("d", table)))
     assert lake.book.to_object() == before
+
+
+# --- tables that the feed does not make -----------------------------------------------------------
+
+
+def unmade(*keys, table="t", names=("id", "v", "w"), shape=1, lake=None):
+    """A lake that knows the rows of a shape, which flag these columns as the key."""
+    lake = lake or Lake()
+    columns = tuple(
+        replace(Column.of_type(name, "int"), flags=Flag.HANDLE_KEY if name in keys else Flag(0))
+        for name in names
+    )
+    lake.schemas[shape, None] = TableSchema(database="d", table=table, columns=columns)
+    lake.layouts[shape, None] = names
+    return lake
+
+
+def cut(statements, groups):
+    """The same history in one step, and in as many steps as there are segments."""
+    last = max(each.segment for each in groups)
+    yield [(statements, groups)]
+    yield [
+        (statements[n : n + 1], [replace(each, segment=0) for each in groups if each.segment == n])
+        for n in range(last + 1)
+    ]
+
+
+@pytest.mark.parametrize("parts", [0, 1], ids=["one step", "several"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [group(0, first_ts=1), group(1, shape=2, first_ts=6)],
+        [group(1, shape=2, first_ts=6)],
+        [group(0, kind="delete", shape=3, first_ts=1), group(1, shape=2, first_ts=6)],
+    ],
+    ids=["row, ALTER, row", "ALTER, row", "delete, ALTER, row"],
+)
+def test_a_feed_begun_in_the_middle_comes_to_the_same_however_it_is_cut(rows, parts):
+    altered = statement(5, "ALTER TABLE t ADD COLUMN w INT")
+    for number, pieces in enumerate(cut([altered], rows)):
+        lake = unmade("id", names=("id", "v"))
+        unmade("id", shape=2, lake=lake)
+        if number != parts:
+            continue
+        for statements, groups in pieces:
+            lake.plan(statements, groups)
+        assert columns(lake.table.schema) == "id int, v int, w int"
+        assert lake.table.state() is State.INCOMPLETE
+        assert lake.table.missing == NOT_FROM_START
+
+
+def test_a_table_of_which_only_deletes_are_known_is_not_made():
+    lake = unmade("id")
+    assert lake.plan([], [group(0, kind="delete", shape=3)]) == []
+    assert lake.tables == {}
+
+
+@pytest.mark.parametrize("keys", [("id", "v"), ()], ids=["another key", "no key"])
+def test_a_table_that_only_its_rows_tell_of_has_the_key_that_they_flag(keys):
+    lake = unmade("id")
+    lake.plan([], [group(0)])
+    assert lake.table.schema.handle_key() == ("id",)
+    unmade(*keys, shape=2, lake=lake)
+    (rows,) = lake.plan([statement(5, "ALTER TABLE t DROP INDEX i")], [group(1, shape=2)])
+    assert rows.schema.handle_key() == lake.table.schema.handle_key() == keys
+
+
+def test_a_table_made_by_a_statement_keeps_its_key_whatever_rows_flag():
+    lake = Lake(statement(1, "CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)"))
+    unmade("v", lake=lake)
+    (rows,) = lake.plan([], [group(0)])
+    assert rows.schema.handle_key() == ("id",)
+
+
+def test_truncate_makes_an_incomplete_table_whole_and_drop_and_create_too():
+    for queries in (["TRUNCATE TABLE t"], ["DROP TABLE t", CREATE], [CREATE]):
+        lake = unmade("id", names=("id", "v"))
+        lake.plan([], [group(0)])
+        assert lake.table.state() is State.INCOMPLETE
+        lake.run(Policy.EVOLVE, *queries)
+        assert lake.table.state() is State.MIRRORED
+
+
+def test_a_rename_carries_over_that_a_table_is_incomplete():
+    lake = unmade("id")
+    lake.plan([statement(5, "RENAME TABLE t TO u")], [group(0)])
+    assert lake.tables["d", "u"].state() is State.INCOMPLETE
+
+
+# --- feeds without watermarks ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "past, reached",
+    [
+        (PastEffect(5, PastKind.EMPTIED, Name("d", "t")), []),
+        (PastEffect(5, PastKind.RENAMED, Name("d", "t"), Name("d", "u")), [("t", "u")]),
+        (PastEffect(5, PastKind.EMPTIED, Name("d", "other")), [("t", "t")]),
+    ],
+    ids=["gone", "renamed", "of another table"],
+)
+def test_rows_from_before_a_statement_that_was_carried_out_go_where_it_sent_them(past, reached):
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    steps = lake.plan([past], [group(0), group(1, table="u")])
+    found = [(step.name.table, step.table.name.table) for step in steps]
+    assert sorted(found) == sorted([*reached, ("u", "u")])
+
+
+def test_rows_from_before_a_change_of_columns_that_was_carried_out_stop_the_table():
+    lake = Lake(statement(1, CREATE))
+    past = PastEffect(5, PastKind.CHANGED, Name("d", "t"), what="alter table t: drop column v")
+    assert lake.plan([past], [group(1)])
+    assert lake.plan([past], [group(0)]) == []
+    assert "Rows from before alter table t: drop column v arrived after it" in lake.table.reason
+
+
+def test_a_step_says_what_its_statements_mean_for_rows_from_before_them():
+    lake = Lake(statement(1, CREATE))
+    planner = Planner(lake.tables, lake.book, lake.layouts, lake.schemas, Position(100))
+    told = [
+        "ALTER TABLE t ADD COLUMN w INT",
+        "TRUNCATE TABLE t",
+        "RENAME TABLE t TO u",
+        "DROP TABLE u",
+    ]
+    planner.plan([statement(at, query) for at, query in enumerate(told, 5)], [])
+    assert [(each.commit_ts, each.kind, each.name.table) for each in planner.past] == [
+        (5, "changed", "t"),
+        (6, "emptied", "t"),
+        (7, "renamed", "t"),
+        (8, "emptied", "u"),
+    ]

@@ -7,6 +7,7 @@ that is neither is an `Unreadable`, so that no clause is passed over unseen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 from tidegate.feed.default import read_default
 from tidegate.feed.definition import (
@@ -89,8 +90,8 @@ def read_charset(statement: Statement) -> Charset:
 class Alter:
     """What the clauses of an ALTER TABLE have done so far."""
 
-    def __init__(self, before: TableSchema | None) -> None:
-        self.draft = None if before is None else Draft(before)
+    def __init__(self, before: TableSchema | None, now: datetime | None) -> None:
+        self.draft = None if before is None else Draft(before, now=now)
         self.needs_schema = False
         self.new_name: TableName | None = None
         self.said: list[str] = []

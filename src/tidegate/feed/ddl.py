@@ -8,10 +8,12 @@ with a sentence that says why. Statements are read as TiDB's parser restores the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
+from zoneinfo import ZoneInfo
 
 from tidegate.feed.clause import (
     DATABASE_OPTIONS,
@@ -26,8 +28,9 @@ from tidegate.feed.definition import UNKNOWN, Charset, KeyDefinition, charset_of
 from tidegate.feed.draft import ColumnChange, Draft
 from tidegate.feed.partition import alter_partitions, condition_of, read_partitioning
 from tidegate.feed.statement import Statement, TableName, Unreadable, read_statement
-from tidegate.model.schema import Index, TableSchema
+from tidegate.model.schema import ABSENT, Index, TableSchema
 from tidegate.model.sql import quoted
+from tidegate.model.tso import tso_to_datetime
 
 MAX_CLAUSES = 4096
 
@@ -50,18 +53,32 @@ class ChangeKind(Enum):
     DATABASE_DROPPED = "database dropped"  # with all its tables
 
 
+class Reach(Enum):
+    """Which tables a statement touches."""
+
+    TABLES = "those that it names"
+    DATABASE = "all of a database"
+    CLUSTER = "all"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
     """What a statement does to the table whose schema was given, or to those that it names.
 
     - `what`: the statement in a few words, for people.
     - `tables`: the tables it names; for RENAMED under their old names, `new_names` beside them.
-    - `database`: the database it names, or the one that was given.
+    - `lacks_database`: for RENAMED, of each table: whether the statement names the new database and
+      not the old one, which then need not be the one that was given.
+    - `database`: the database it names, or the one that was given; `new_database` is the name under
+      which FLASHBACK DATABASE brings it back.
+    - `reach`: whether it is about these tables, or about all of a database or of the cluster.
     - `after`: the schema that the table then has; also where only indexes or nothing changed.
     - `columns`: the columns that changed; a column keeps its identity through a rename.
     - `removed`: for PRUNED, the rows that are gone, as a condition of Spark's SQL.
     - `charset`: what a statement about a database says of it.
     - `reason`: why the statement cannot be mirrored.
+    - `lacks_schema`: whether it cannot be mirrored only because a table's schema is not known.
+    - `guesses`: sentences about values of existing rows that the statement does not tell exactly.
     """
 
     kind: ChangeKind
@@ -69,6 +86,9 @@ class TableChange:
     database: str | None = None
     tables: tuple[TableName, ...] = ()
     new_names: tuple[TableName, ...] = ()
+    lacks_database: tuple[bool, ...] = ()
+    new_database: str | None = None
+    reach: Reach = Reach.TABLES
     after: TableSchema | None = None
     columns: tuple[ColumnChange, ...] = ()
     removed: str | None = None
@@ -85,16 +105,21 @@ def transition(
     *,
     lookup: Lookup | None = None,
     charset: Charset = UNKNOWN,
+    commit_ts: int | None = None,
+    zone: str = "UTC",
 ) -> TableChange:
     """What `statement` does.
 
     `before` is the schema of the table that it names, if there is one, and `database` that in which
     it ran. `lookup` finds another table's schema by database and name (CREATE TABLE LIKE).
-    `charset` is the database's default, for a table that names none.
+    `charset` is the database's default, for a table that names none. `commit_ts` is when the
+    statement was committed, and `zone` that of the feed: existing rows hold about that time in a
+    column that is added with CURRENT_TIMESTAMP.
     """
+    now = None if commit_ts is None else _clock(commit_ts, zone)
     try:
         reader = read_statement(statement)
-        return _Reading(before, database, lookup, charset).statement(reader)
+        return _Reading(before, database, lookup, charset, now).statement(reader)
     except Unreadable as unreadable:
         return TableChange(
             kind=ChangeKind.UNMIRRORED,
@@ -102,6 +127,11 @@ def transition(
             database=database if before is None else before.database,
             reason=f"The statement cannot be followed: {unreadable.reason}.",
         )
+
+
+def _clock(commit_ts: int, zone: str) -> datetime:
+    """What clocks in a zone show at a commit."""
+    return tso_to_datetime(commit_ts).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
 
 
 class _Reading:
@@ -113,11 +143,13 @@ class _Reading:
         database: str | None,
         lookup: Lookup | None,
         charset: Charset,
+        now: datetime | None,
     ) -> None:
         self._before = before
         self._database = database
         self._lookup = lookup
         self._charset = charset
+        self._now = now
 
     def statement(self, statement: Statement) -> TableChange:
         verb = statement.take_one_of(*_VERBS)
@@ -224,6 +256,7 @@ class _Reading:
                 change,
                 kind=ChangeKind.UNMIRRORED,
                 reason=f"The table is made like {other}, whose schema is not known.",
+                lacks_schema=True,
             )
         after = replace(
             schema,
@@ -288,8 +321,9 @@ class _Reading:
         return self._renamed(pairs)
 
     def _renamed(self, pairs: list[tuple[TableName, TableName]]) -> TableChange:
-        old_names, new_names = [], []
+        old_names, new_names, open_names = [], [], []
         for old, new in pairs:
+            open_names.append(self._lacks_database(old, new))
             complete = self._complete(old)
             if new.database is None:
                 # The session's database: the old one's too, if that was left out as well.
@@ -303,7 +337,19 @@ class _Reading:
         )
         change = self._change(ChangeKind.RENAMED, what, *old_names)
         after = self._after_rename(old_names, new_names)
-        return replace(change, new_names=tuple(new_names), after=after)
+        return replace(
+            change, new_names=tuple(new_names), lacks_database=tuple(open_names), after=after
+        )
+
+    def _lacks_database(self, old: TableName, new: TableName) -> bool:
+        """Whether the old database is not known.
+
+        Classic TiCDC names the new database beside the statement; another one beside it is that of
+        the session, in which the old table is.
+        """
+        if old.database is not None or new.database is None:
+            return False
+        return self._database is None or new.database.lower() == self._database.lower()
 
     def _after_rename(self, old: list[TableName], new: list[TableName]) -> TableSchema | None:
         if self._before is None:
@@ -326,8 +372,16 @@ class _Reading:
     def flashback(self, statement: Statement) -> TableChange:
         if statement.take("TABLE"):
             return self._recovered("FLASHBACK TABLE", statement)
-        what = f"FLASHBACK {statement.next('what is brought back').text.upper()}"
-        return self._unmirrored(what.lower(), _ROWS_COME_BACK.format(what))
+        word = statement.next("what is brought back").text.upper()
+        what = f"FLASHBACK {word}"
+        change = self._unmirrored(what.lower(), _ROWS_COME_BACK.format(what))
+        if word == "CLUSTER":
+            return replace(change, reach=Reach.CLUSTER)
+        if word not in ("DATABASE", "SCHEMA"):
+            return change
+        name = self._spelled(statement.name("a database"))
+        new = statement.name("a database") if statement.take("TO") else None
+        return replace(change, reach=Reach.DATABASE, database=name, new_database=new)
 
     def _recovered(self, what: str, statement: Statement) -> TableChange:
         old = self._complete(statement.table_name())
@@ -395,7 +449,12 @@ class _Reading:
         except Unreadable as unreadable:
             if verb in ("DROP", "TRUNCATE", "FIRST"):
                 reason = f"{verb} PARTITION removes rows, and {unreadable.reason}."
-                change = replace(change, kind=ChangeKind.UNMIRRORED, reason=reason)
+                change = replace(
+                    change,
+                    kind=ChangeKind.UNMIRRORED,
+                    reason=reason,
+                    lacks_schema=before is None,
+                )
         if before is None:
             return change
         # These two make a new table of the old one.
@@ -404,21 +463,21 @@ class _Reading:
         return replace(change, after=after)
 
     def _alter(self, table: TableName, edits: Iterable[Edit]) -> TableChange:
-        alter = Alter(self._before)
+        alter = Alter(self._before, self._now)
         for edit in edits:
             edit(alter)
         what = f"alter table {table}: " + (_listed(alter.said) or "nothing")
         if alter.needs_schema and self._before is None:
-            change = self._unmirrored(
-                what, f"The schema of {self._complete(table)} before it is not known.", table
-            )
-            return replace(change, lacks_schema=True)
+            reason = f"The schema of {self._complete(table)} before it is not known."
+            return replace(self._unmirrored(what, reason, table), lacks_schema=True)
         change = self._change(ChangeKind.UNCHANGED, what, table)
         if self._before is None or alter.draft is None:
             after = None
         else:
             after = alter.draft.schema(self._before.database, self._before.table)
-            change = replace(change, columns=alter.draft.changes())
+            columns = alter.draft.changes()
+            guesses = tuple(_guesses(self._complete(table), columns))
+            change = replace(change, columns=columns, guesses=guesses)
             if _is_seen_by_rows(self._before, after):
                 change = replace(change, kind=ChangeKind.ALTERED)
         change = replace(change, after=after)
@@ -428,7 +487,7 @@ class _Reading:
         if after is not None:
             new = renamed.new_names[0]
             after = replace(after, database=new.database or "", table=new.table)
-        return replace(renamed, columns=change.columns, after=after)
+        return replace(renamed, columns=change.columns, guesses=change.guesses, after=after)
 
 
 _ROWS_COME_BACK = "{} brings back rows that the feed does not send again."
@@ -459,6 +518,24 @@ _VERBS: dict[str, Callable[[_Reading, Statement], TableChange]] = {
         lambda reading, statement: reading._unchanged("a statement that leaves tables as they are"),
     ),
 }
+
+
+def _guesses(table: TableName, columns: Iterable[ColumnChange]) -> Iterator[str]:
+    """What is not sure of the values that existing rows have in added columns."""
+    for entry in columns:
+        column = entry.after
+        if entry.before is not None or column is None or column.generated == "virtual":
+            continue
+        if entry.is_commit_time:
+            yield (
+                f"The column {column.name} of earlier rows has the commit time of ALTER TABLE "
+                f"{table}, which may be later than the time upstream."
+            )
+        elif entry.fill is ABSENT:
+            yield (
+                f"The column {column.name} of earlier rows is NULL, because ALTER TABLE {table} "
+                "does not tell its value."
+            )
 
 
 def _is_seen_by_rows(before: TableSchema, after: TableSchema) -> bool:

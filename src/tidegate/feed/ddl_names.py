@@ -1,13 +1,60 @@
-"""Which table a DDL of a change batch is about, before it and after it."""
+"""What a DDL of a change batch is about: its table before and after, and what tells it from others.
+
+One statement may be spelled in several ways: classic TiCDC leaves out what the session implied, the
+new architecture names everything. So statements are told apart by what they do, not by their text.
+"""
 
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any
 
-from tidegate.feed.ddl import ChangeKind, transition
+from tidegate.feed.ddl import ChangeKind, Reach, TableChange, transition
 
 Name = tuple[str, str]
+StatementKey = tuple[str, tuple[Name, ...]]
+
+_CLASSES = (
+    ChangeKind.CREATED,
+    ChangeKind.DROPPED,
+    ChangeKind.RENAMED,
+    ChangeKind.TRUNCATED,
+)
+_OF_DATABASES = (
+    ChangeKind.DATABASE_CREATED,
+    ChangeKind.DATABASE_ALTERED,
+    ChangeKind.DATABASE_DROPPED,
+)
+_OTHER = "other"
+
+
+@lru_cache(maxsize=512)
+def plain_change(query: str, database: str) -> TableChange:
+    """What a statement says by itself, no table being known."""
+    return transition(None, query, database)
+
+
+def statement_key(query: str, database: str) -> StatementKey | None:
+    """A coarse class of what a statement does, and the names that it touches, in lower case.
+
+    Of a rename these are the new names, since the old database may be missing. None where the
+    statement cannot be read or names nothing.
+    """
+    change = plain_change(query, database)
+    if change.kind in _OF_DATABASES:
+        return change.kind.value, (((change.database or "").lower(), ""),)
+    tables = change.new_names or change.tables
+    if not tables or change.reach is not Reach.TABLES:
+        return None
+    kind = change.kind.value if change.kind in _CLASSES else _OTHER
+    names = {((table.database or "").lower(), table.table.lower()) for table in tables}
+    return kind, tuple(sorted(names))
+
+
+def names_old_database(query: str, database: str) -> bool:
+    """Whether it is clear of every table that a statement renames in which database it was."""
+    return not any(plain_change(query, database).lacks_database)
 
 
 def ddl_tables(row: dict[str, Any]) -> tuple[Name | None, Name | None]:
@@ -26,8 +73,8 @@ def ddl_tables(row: dict[str, Any]) -> tuple[Name | None, Name | None]:
     query = (row["ddl"] or {}).get("query") or ""
     if "RENAME" not in query.upper():
         return None, new
-    change = transition(None, query, row["database"])
-    if change.kind is not ChangeKind.RENAMED:
+    change = plain_change(query, row["database"] or "")
+    if change.kind is not ChangeKind.RENAMED or any(change.lacks_database):
         return None, new
     old = change.tables[0]
     return (old.database or "", old.table), new

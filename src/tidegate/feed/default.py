@@ -12,6 +12,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from math import isfinite
 
@@ -19,7 +20,7 @@ from tidegate.feed.conversion import convert, element_number, member_bits
 from tidegate.feed.statement import Statement, Unreadable
 from tidegate.model.schema import ABSENT, Absent, Column, Default
 from tidegate.model.sql import Token, TokenKind, quoted
-from tidegate.model.types import INTEGERS, STRINGS, TEMPORALS, MySQLType, is_binary
+from tidegate.model.types import INTEGERS, MOMENTS, STRINGS, TEMPORALS, MySQLType, is_binary
 from tidegate.wire.text import format_double
 
 
@@ -194,7 +195,8 @@ _FLAGS = {"true": "1", "1": "1", "false": "0", "0": "0"}
 def fill(column: Column, written: Written | None) -> str | Absent | None:
     """The value that rows have in a column added to them, as rows carry it.
 
-    ABSENT where the statement does not tell: the time at which it ran, an expression.
+    ABSENT where the statement does not tell: the time at which it ran (see `time_of`), an
+    expression.
     """
     if column.generated is not None:
         return ABSENT
@@ -209,6 +211,24 @@ def fill(column: Column, written: Written | None) -> str | Absent | None:
     literal, text = _literal(column, written)
     found = convert(literal, column, text)
     return ABSENT if found is None else found
+
+
+def time_of(column: Column, written: Written | None, now: datetime | None) -> str | None:
+    """The time `now` as a column has it that is added with CURRENT_TIMESTAMP or CURRENT_DATE.
+
+    None where it has another default, or is of a type that cannot have this one.
+    """
+    if now is None or written is None or written.form is not Form.NOW:
+        return None
+    if column.generated is not None or column.code not in MOMENTS:
+        return None
+    if column.code == MySQLType.DATE:
+        return f"{now:%Y-%m-%d}"
+    if written.text == "CURRENT_DATE":
+        now = datetime(now.year, now.month, now.day)
+    digits = max(column.decimals or 0, 0)
+    fraction = f".{now.microsecond:06}"[: digits + 1] if digits else ""
+    return f"{now:%Y-%m-%d %H:%M:%S}{fraction}"
 
 
 _ZEROS: dict[int, str] = {

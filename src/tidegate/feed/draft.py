@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from tidegate.feed.default import Form, Written, fill, stored_default
+from tidegate.feed.default import Form, Written, fill, stored_default, time_of
 from tidegate.feed.definition import (
     UNKNOWN,
     Charset,
@@ -35,13 +36,15 @@ _KEY_FLAGS = Flag.HANDLE_KEY | Flag.PRIMARY_KEY | Flag.UNIQUE_KEY | Flag.MULTIPL
 class ColumnChange:
     """A column as it was and as it is: None before it was added, and after it was dropped.
 
-    `fill` is what the rows that were there hold in an added column, as rows carry values; ABSENT
-    where the statement does not tell (CURRENT_TIMESTAMP, an expression).
+    `fill` is what the rows that were there hold in an added column, as rows carry values, a
+    TIMESTAMP in the feed's zone; ABSENT where the statement does not tell (an expression).
+    `is_commit_time`: it is the time at which the statement was committed (CURRENT_TIMESTAMP).
     """
 
     before: Column | None
     after: Column | None
     fill: str | Absent | None = None
+    is_commit_time: bool = False
 
     @property
     def is_rename(self) -> bool:
@@ -58,6 +61,7 @@ class _Slot:
     before: Column | None
     column: Column
     fill: str | Absent | None = None
+    is_commit_time: bool = False
 
     @property
     def folded(self) -> str:
@@ -65,11 +69,17 @@ class _Slot:
 
 
 class Draft:
-    """A table that is being made or altered."""
+    """A table that is being made or altered; `now` is what clocks show in the feed's zone."""
 
-    def __init__(self, before: TableSchema | None, charset: Charset = UNKNOWN) -> None:
+    def __init__(
+        self,
+        before: TableSchema | None,
+        charset: Charset = UNKNOWN,
+        now: datetime | None = None,
+    ) -> None:
         self.before = before
         self.charset = charset
+        self._now = now
         self._slots: list[_Slot] = []
         self._names: dict[str, _Slot] = {}
         self._dropped: list[_Slot] = []
@@ -105,7 +115,9 @@ class Draft:
         if len(self._slots) >= MAX_COLUMNS:
             raise Unreadable(f"there are more than {MAX_COLUMNS:,} columns")
         column = column_of(definition, self.charset)
-        slot = _Slot(None, column, fill(column, definition.default))
+        time = time_of(column, definition.default, self._now)
+        value = fill(column, definition.default) if time is None else time
+        slot = _Slot(None, column, value, is_commit_time=time is not None)
         self._names[slot.folded] = slot
         self._slots.insert(self._target(definition.position, len(self._slots)), slot)
 
@@ -292,7 +304,12 @@ class Draft:
     def changes(self) -> tuple[ColumnChange, ...]:
         """The columns that are not what they were, in the order of the table, dropped ones last."""
         kept = [
-            ColumnChange(before=slot.before, after=slot.column, fill=slot.fill)
+            ColumnChange(
+                before=slot.before,
+                after=slot.column,
+                fill=slot.fill,
+                is_commit_time=slot.is_commit_time,
+            )
             for slot in self._slots
             if slot.before is None or _differs(slot.before, slot.column)
         ]

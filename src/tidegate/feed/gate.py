@@ -11,7 +11,7 @@ survives as JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.feed.ddl_names import statement_key
 from tidegate.model.tso import LOGICAL_BITS, tso_to_datetime
 
 ROW_KINDS = ("insert", "update", "delete")
@@ -59,12 +60,22 @@ class Jump:
 
 
 class DdlId(NamedTuple):
-    """What tells one DDL from another, whichever partition it came from."""
+    """A DDL, whichever partition it came from; `key` tells it from others."""
 
     commit_ts: int
     database: str
     table: str
     query: str
+
+    def key(self, *, by_text: bool = False) -> Hashable:
+        """When it was committed and what it does to which tables, however it is spelled.
+
+        `by_text` is for feeds that tell no more than the millisecond of a commit: two statements
+        that do the same kind of thing may share one, so the text counts too. It also counts where
+        the statement cannot be read.
+        """
+        found = None if by_text else statement_key(self.query, self.database)
+        return tuple(self) if found is None else (self.commit_ts, *found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +172,10 @@ class Gate:
     def applied_ddl(self) -> frozenset[DdlId]:
         """The statements that were applied at `applied_ts` itself."""
         return frozenset(self._applied.ddl)
+
+    def has_applied(self, ddl: DdlId) -> bool:
+        """Whether this statement, in any spelling, was applied at `applied_ts` itself."""
+        return any(ddl.key() == each.key() for each in self._applied.ddl)
 
     @property
     def closed_tables(self) -> frozenset[tuple[str, str]]:
@@ -300,7 +315,7 @@ class Gate:
         for row in table.filter(at).to_pylist():
             database, name = row["database"] or "", row["table"] or ""
             if row["kind"] == "ddl":
-                late.append(ddl_id(row) in self._applied.ddl)
+                late.append(self.has_applied(ddl_id(row)))
             else:
                 tables = self._applied.tables
                 by_ddl = (database, name) in tables or (database, "") in tables
@@ -382,7 +397,7 @@ class Gate:
 
 
 def ddl_id(row: dict[str, Any]) -> DdlId:
-    """The identity of a DDL row of a change batch."""
+    """The DDL of a row of a change batch."""
     query = (row["ddl"] or {}).get("query") or ""
     return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", query)
 

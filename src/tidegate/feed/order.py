@@ -3,18 +3,19 @@
 Changes go by commit_ts; at one commit_ts rows go before DDL. Within a transaction the rows of a
 table go delete, update, insert, as TiCDC sorts them when it splits an update of a key, and rows of
 one kind in the order of their partition. A DDL that was broadcast to all partitions, or sent
-again, is there once.
+again, is there once, however its copies are spelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.feed.ddl_names import names_old_database
 from tidegate.feed.gate import GATED_KINDS, DdlId, ddl_id
 
 _RANKED_KINDS = pa.array(["delete", "update", "insert", "ddl"])
@@ -56,7 +57,7 @@ def in_order(table: pa.Table, *, by_arrival: bool = False) -> pa.Table:
     the TiDB extension): rows then go as their partition has them, and only DDL goes by its time.
     """
     table = table.filter(pc.is_in(table["kind"], pa.array(GATED_KINDS)))
-    table = once(table)
+    table = once(table, by_text=by_arrival)
     is_ddl = pc.equal(table["kind"], "ddl")
     nothing = pa.scalar(None, pa.string())
     keys = {
@@ -80,29 +81,32 @@ def _statements_before(table: pa.Table, is_ddl: pa.ChunkedArray) -> pa.ChunkedAr
     return count
 
 
-def once(table: pa.Table) -> pa.Table:
-    """The table without the copies of a DDL; the one of the lowest partition and offset stays."""
+def once(table: pa.Table, *, by_text: bool = False) -> pa.Table:
+    """The table without the copies of a DDL.
+
+    Of several copies the one stays that says most: with schemas, with the database of a renamed
+    table; among equals the one of the lowest partition and offset. `by_text` as in `DdlId.key`.
+    """
     if table.num_rows == 0:
         return table
     places = pa.array(range(table.num_rows), pa.int64())
-    is_ddl = pc.equal(table["kind"], "ddl").combine_chunks()
-    there = places.filter(is_ddl)
-    if len(there) < 2:
+    ddl_places = places.filter(pc.equal(table["kind"], "ddl").combine_chunks())
+    if len(ddl_places) < 2:
         return table
-    columns = ["commit_ts", "database", "table", "ddl", *_POSITION]
-    found = table.select(columns).take(there)
-    order = _sorted(found.select(list(_POSITION)))
-    places_in_order = there.take(order).to_pylist()
-    seen: set[DdlId] = set()
-    copies = []
-    for place, row in zip(places_in_order, found.take(order).to_pylist(), strict=True):
-        identity = ddl_id(row)
-        if identity in seen:
-            copies.append(place)
-        seen.add(identity)
-    if not copies:
+    columns = ["commit_ts", "database", "table", "ddl", "schema", *_POSITION]
+    rows = table.select(columns).take(ddl_places)
+    order = _sorted(rows.select(list(_POSITION)))
+    copies: dict[Hashable, list[tuple[bool, bool, int, int]]] = {}
+    ordered = zip(ddl_places.take(order).to_pylist(), rows.take(order).to_pylist(), strict=True)
+    for number, (place, row) in enumerate(ordered):
+        ddl = ddl_id(row)
+        lacks_database = not names_old_database(ddl.query, ddl.database)
+        copy = (not row["schema"], lacks_database, number, place)
+        copies.setdefault(ddl.key(by_text=by_text), []).append(copy)
+    surplus = [place for each in copies.values() for *_, place in sorted(each)[1:]]
+    if not surplus:
         return table
-    return table.filter(pc.invert(pc.is_in(places, pa.array(copies, pa.int64()))))
+    return table.filter(pc.invert(pc.is_in(places, pa.array(surplus, pa.int64()))))
 
 
 def steps(table: pa.Table, *, by_arrival: bool = False) -> Iterator[Step]:

@@ -18,7 +18,7 @@ from tidegate.feed.statement import Statement, Unreadable
 from tidegate.model import sql
 from tidegate.model.schema import Column, Partition, Partitioning, TableSchema
 from tidegate.model.sql import Token, TokenKind, quoted
-from tidegate.model.types import INTEGERS, MySQLType
+from tidegate.model.types import INTEGERS, STRINGS, MySQLType, is_binary
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -217,7 +217,7 @@ _FUNCTIONS = (
     "ABS CEIL CEILING FLOOR MOD DIV YEAR QUARTER MONTH DAY DAYOFMONTH DAYOFWEEK DAYOFYEAR WEEKDAY "
     "HOUR MINUTE SECOND DATEDIFF EXTRACT FROM TO_DAYS UNIX_TIMESTAMP"
 )
-_OWN_WORDS = "OR AND NOT IN IS NULL COALESCE TRUE FALSE CASE WHEN THEN ELSE END"
+_OWN_WORDS = "OR AND NOT IN IS NULL COALESCE TRUE FALSE CASE WHEN THEN ELSE END RTRIM"
 _UNDERSTOOD = frozenset(f"{_FUNCTIONS} {_OWN_WORDS}".split())
 _MAX_TOKENS = 20_000
 _EPOCH_IN_TO_DAYS = 719528
@@ -262,9 +262,12 @@ def _in_columns(schema: TableSchema, partitioning: Partitioning) -> Partitioning
     """The cut with the names of the table's columns, and values in the form that theirs have."""
     by = tuple(_with_names(schema, part) for part in partitioning.by)
     columns = [_column(schema, part) for part in by]
+    if partitioning.method == "range":
+        for column in columns:
+            _check_order(column)
     return replace(
         partitioning,
-        by=by,
+        by=tuple(map(_as_compared, columns, by)),
         partitions=tuple(
             replace(
                 each,
@@ -300,6 +303,8 @@ _FITTED = INTEGERS | {MySQLType.DATE, MySQLType.DATETIME}
 def _fitted(column: Column | None, value: str) -> str:
     """A text that is compared with a number or a date, as one: '20240401' for 2024-04-01, too."""
     tokens = sql.tokens(value, restored=True)
+    if column is not None and _is_text(column) and len(tokens) == 1:
+        return _fitted_text(column, tokens[0])
     if len(tokens) > 1 and tokens[0].key in ("DATE", "TIMESTAMP"):
         tokens = tokens[1:]
     is_text = len(tokens) == 1 and tokens[0].kind is TokenKind.STRING
@@ -309,6 +314,40 @@ def _fitted(column: Column | None, value: str) -> str:
     if found is None:
         raise Unreadable(f"what {value} is among {quoted(column.name)} is not known")
     return found if column.code in INTEGERS else f"'{found}'"
+
+
+def _fitted_text(column: Column, token: Token) -> str:
+    """A text, also one that is written as bytes, without what its collation passes over."""
+    text = token.value
+    if token.kind is TokenKind.BYTES:
+        try:
+            text = bytes.fromhex(text).decode()
+        except ValueError:
+            raise Unreadable(f"which text {token.text} is is not known") from None
+    elif token.kind is not TokenKind.STRING:
+        return _spelled(token)
+    return _spelled(Token(TokenKind.STRING, "", text.rstrip(" ") if _is_padded(column) else text))
+
+
+def _is_text(column: Column) -> bool:
+    return column.code in STRINGS and not is_binary(column.code, column.type_flags)
+
+
+def _is_padded(column: Column) -> bool:
+    """Whether blanks at the end count for nothing, as in all collations of TiDB but the newest."""
+    return _is_text(column) and "_0900_" not in (column.collation or "")
+
+
+def _as_compared(column: Column | None, part: str) -> str:
+    """A part of the cut in the form in which TiDB compares it."""
+    return f"RTRIM({part})" if column is not None and _is_padded(column) else part
+
+
+def _check_order(column: Column | None) -> None:
+    """Texts are ordered by their code points, but for those of Chinese character sets."""
+    collation = (column.collation or "") if column is not None and _is_text(column) else ""
+    if column is not None and collation.startswith("gb"):
+        raise Unreadable(f"how {quoted(column.name)} is ordered is not known")
 
 
 def _with_names(schema: TableSchema, text: str) -> str:
@@ -330,8 +369,13 @@ def _check_collation(schema: TableSchema, part: str) -> None:
     """Comparing without regard to case or accents is not what the mirror does."""
     for token in sql.tokens(part, restored=True):
         column = schema.column(token.value) if token.kind is TokenKind.NAME else None
-        if column is not None and (column.collation or "").endswith(("_ci", "_ai")):
+        if column is None or not _is_text(column):
+            continue
+        collation = column.collation or ""
+        if collation.endswith(("_ci", "_ai")):
             raise Unreadable(f"partitions are told by {part}, which ignores case")
+        if not collation.endswith("_bin"):
+            raise Unreadable(f"partitions are told by {part}, and how it compares is not known")
 
 
 def _check_instants(schema: TableSchema, part: str) -> None:

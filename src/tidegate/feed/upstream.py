@@ -7,13 +7,13 @@ stay as they come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.feed.ddl_names import Name, ddl_tables
-from tidegate.feed.gate import GATED_KINDS, DdlId, Gate, Source, ddl_id
+from tidegate.feed.gate import GATED_KINDS, Gate, Source, ddl_id
 from tidegate.feed.order import in_order
 from tidegate.wire import CHANGE_SCHEMA
 
@@ -30,7 +30,7 @@ class Upstream:
     ) -> None:
         self.gate = Gate(partitions, watermarks=watermarks)
         self._held: list[pa.Table] = []
-        self._seen: set[DdlId] = set()
+        self._seen: set[Hashable] = set()
 
     def read(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         """The shapes and schemas of a batch, and the changes that it makes complete."""
@@ -60,9 +60,10 @@ class Upstream:
         """The table without DDL that has come before."""
         copies = []
         for row in _ddl_rows(table):
-            if ddl_id(row) in self._seen:
+            identity = ddl_id(row).key(by_text=True)
+            if identity in self._seen:
                 copies.append(row["place"])
-            self._seen.add(ddl_id(row))
+            self._seen.add(identity)
         if not copies:
             return table
         numbers = pa.array(range(table.num_rows), pa.int64())

@@ -156,7 +156,7 @@ class Applier:
             name = self._routes.destination(step.new_name)
             table.identifier = tables.rename(table.identifier, *name, at)
         elif isinstance(step, Evolve):
-            tables.evolve(table.identifier, step.before, step.change, at)
+            tables.evolve(table.identifier, step.before, step.change, at, self._zone)
         elif isinstance(step, Delete):
             tables.delete(table.identifier, step.condition, at)
         else:

@@ -9,7 +9,7 @@ docs/types.md tells the rules.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pyspark.sql import Column as SparkColumn
@@ -64,20 +64,24 @@ class ColumnPlan:
         old, new = spark_type(self.before), spark_type(self.after)
         return not (_is_plain(self.after) and reads(old, new))
 
-    def value(self) -> SparkColumn:
-        """The value of the column, from a row as it was before the change."""
+    def value(self, zone: str) -> SparkColumn:
+        """The value of the column, from a row as it was before the change.
+
+        `zone` is that of the feed: clocks in it show the local times that instants become, and that
+        become instants.
+        """
         if self.before is None:
             text = F.lit(self.fill).cast(StringType())
-            found = from_text(self.after, text)
+            found = from_text(self.after, text, zone)
         else:
-            found = self.fitted(F.col(quoted(self.before.name)))
+            found = self.fitted(F.col(quoted(self.before.name)), zone)
         return found.cast(spark_type(self.after)).alias(self.after.name)
 
-    def fitted(self, value: SparkColumn) -> SparkColumn:
+    def fitted(self, value: SparkColumn, zone: str) -> SparkColumn:
         """A value of the column before, as it is after."""
         if self.before is None or not self.is_converted:
             return value
-        return converted(self.before, self.after, value).cast(spark_type(self.after))
+        return converted(self.before, self.after, value, zone).cast(spark_type(self.after))
 
 
 def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
@@ -95,32 +99,43 @@ def plan(before: TableSchema, change: TableChange) -> list[ColumnPlan]:
     return found
 
 
-def fitted(kept: Column, sent: Column | None, text: SparkColumn, zone: str) -> SparkColumn:
-    """The value of a text that was sent for one column, as another one keeps it."""
+def fitted(
+    kept: Column, sent: Column | None, text: SparkColumn, zone: str, written_in: str | None = None
+) -> SparkColumn:
+    """The value of a text that was sent for one column, as another one keeps it.
+
+    `zone` is that of the feed; `written_in` that of the text, if it is another.
+    """
     if sent is None:
-        return from_text(kept, text, zone)
-    value = from_text(sent, text, zone)
-    return ColumnPlan(kept, sent).fitted(value)
+        return from_text(kept, text, written_in or zone)
+    value = from_text(sent, text, written_in or zone)
+    return ColumnPlan(kept, sent).fitted(value, zone)
 
 
-def converted(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
-    """A value of the old type as the new one; NULL where it has no counterpart."""
+def converted(before: Column, after: Column, value: SparkColumn, zone: str) -> SparkColumn:
+    """A value of the old type as the new one; NULL where it has no counterpart.
+
+    Local times are those that clocks show in the column's own zone, else in `zone`.
+    """
+    zone = before.zone or after.zone or zone
+    before, after = replace(before, zone=None), replace(after, zone=None)
     old, new = spark_type(before), spark_type(after)
     if keeps_values(before, after) and old == new:
         return value
     if isinstance(old, _MOMENTS) and isinstance(new, _MOMENTS):
-        return _time(before, after, value)
+        return _time(before, after, value, zone)
     if isinstance(old, _NUMBERS) and isinstance(new, _NUMBERS) and _is_plain(after):
         return _number(before, after, value)
     if isinstance(new, StringType) and keeps_values(before, after):
         if isinstance(old, StringType):  # of ENUM and SET the label, too: as it is
             return value
-        return value.cast(StringType()) if isinstance(old, BinaryType) else to_text(before, value)
-    text = to_text(before, value)
+        is_bytes = isinstance(old, BinaryType)
+        return value.cast(StringType()) if is_bytes else to_text(before, value, zone)
+    text = to_text(before, value, zone)
     if isinstance(new, ArrayType):
         return from_text(after, text)
     text = text_function(partial(_kept, before, after))(text)
-    return text if isinstance(new, StringType) else from_text(after, text)
+    return text if isinstance(new, StringType) else from_text(after, text, zone)
 
 
 def _kept(before: Column, after: Column, text: str) -> str | None:
@@ -143,19 +158,19 @@ def _number(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
     return value.try_cast(new)
 
 
-def _time(before: Column, after: Column, value: SparkColumn) -> SparkColumn:
+def _time(before: Column, after: Column, value: SparkColumn, zone: str) -> SparkColumn:
     old, new = spark_type(before), spark_type(after)
     if isinstance(new, DateType):
-        return from_text(after, F.substring(to_text(before, value), 1, 10))
+        return from_text(after, F.substring(to_text(before, value, zone), 1, 10))
     if isinstance(old, DateType):
         local = value.cast(TimestampNTZType())
     else:
-        local = to_text(before, value).try_cast(TimestampNTZType())
+        local = to_text(before, value, zone).try_cast(TimestampNTZType())
         if (after.decimals or 0) < (before.decimals or 0):
             local = _rounded(local, after.decimals or 0)
     if isinstance(new, TimestampNTZType):
         return local
-    return from_text(after, local.cast(StringType()))
+    return from_text(after, local.cast(StringType()), zone)
 
 
 def _rounded(local: SparkColumn, digits: int) -> SparkColumn:

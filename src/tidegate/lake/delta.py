@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -250,13 +250,18 @@ class DeltaFormat(TableFormat):
     # --- columns ----------------------------------------------------------------------------------
 
     def evolve(
-        self, identifier: str, before: TableSchema, change: TableChange, position: Position
+        self,
+        identifier: str,
+        before: TableSchema,
+        change: TableChange,
+        position: Position,
+        zone: str = "UTC",
     ) -> None:
         assert change.after is not None
         columns = plan(before, change)
         told = _told(change.after, position)
         if any(_needs_rewrite(column) for column in columns):
-            self._rewrite(identifier, columns, told, position)
+            self._rewrite(identifier, [column.value(zone) for column in columns], told, position)
             return
         # A wider type first: to widen it again after a crash changes nothing.
         for column in columns:
@@ -278,7 +283,7 @@ class DeltaFormat(TableFormat):
     def _rewrite(
         self,
         identifier: str,
-        columns: Sequence[ColumnPlan],
+        values: Sequence[Column],
         told: Mapping[str, str],
         position: Position,
     ) -> None:
@@ -286,7 +291,7 @@ class DeltaFormat(TableFormat):
         origin = self._property(identifier, ORIGIN)
         kept = _PROPERTIES | ({} if origin is None else {ORIGIN: origin})
         with self._committing(self.spark, position) as session:
-            rows = session.table(identifier).select(*(column.value() for column in columns))
+            rows = session.table(identifier).select(*values)
             writer = rows.writeTo(identifier).using("delta")
             for key, value in (kept | dict(told)).items():
                 writer = writer.tableProperty(key, value)

@@ -119,12 +119,18 @@ class TableFormat(ABC):
 
     @abstractmethod
     def evolve(
-        self, identifier: str, before: TableSchema, change: TableChange, position: Position
+        self,
+        identifier: str,
+        before: TableSchema,
+        change: TableChange,
+        position: Position,
+        zone: str = "UTC",
     ) -> None:
         """Makes the columns those of `change.after`: added, dropped, renamed, moved, other types.
 
         Columns keep their identity by `change.columns`; rows that are there get `fill` in an added
-        column. A change of type that the format cannot make in place rewrites the table.
+        column. `zone` is that of the feed, in which local times become instants and instants local
+        times. A change of type that the format cannot make in place rewrites the table.
         """
 
     @abstractmethod

@@ -329,18 +329,23 @@ class IcebergFormat(TableFormat):
     # --- columns ----------------------------------------------------------------------------------
 
     def evolve(
-        self, identifier: str, before: TableSchema, change: TableChange, position: Position
+        self,
+        identifier: str,
+        before: TableSchema,
+        change: TableChange,
+        position: Position,
+        zone: str = "UTC",
     ) -> None:
         assert change.after is not None
         columns = plan(before, change)
         told = _told(change.after, position)
         if any(_needs_rewrite(column) for column in columns):
-            self._rewrite(identifier, columns, told, position)
+            self._rewrite(identifier, [column.value(zone) for column in columns], told, position)
             return
         table = self._load(identifier)
         transaction = table.newTransaction()
         self._change_columns(transaction, before, columns)
-        self._add_columns(transaction, columns)
+        self._add_columns(transaction, columns, zone)
         self._set_properties(transaction, told)
         self._add_snapshot(transaction, position)
         transaction.commitTransaction()
@@ -363,14 +368,14 @@ class IcebergFormat(TableFormat):
                 update = update.renameColumn(column.before.name, column.after.name)
         update.commit()
 
-    def _add_columns(self, transaction: Any, columns: Sequence[ColumnPlan]) -> None:
+    def _add_columns(self, transaction: Any, columns: Sequence[ColumnPlan], zone: str) -> None:
         # After the others, since an added column may have the name that another had.
         update = transaction.updateSchema()
         for column in columns:
             if column.before is not None:
                 continue
             kind = self._java_type(spark_type(column.after))
-            value = self._default(column, kind)
+            value = self._default(column, kind, zone)
             # With a parent, if none, dots in the name are nothing but dots.
             if value is None:
                 update = update.addColumn(None, column.after.name, kind)
@@ -385,11 +390,11 @@ class IcebergFormat(TableFormat):
             previous = name
         update.commit()
 
-    def _default(self, column: ColumnPlan, kind: Any) -> Any:
+    def _default(self, column: ColumnPlan, kind: Any, zone: str) -> Any:
         """What the rows that are there hold in an added column, as an Iceberg literal."""
         if column.fill is None:
             return None
-        value = from_text_array(column.after, pa.array([column.fill]))[0].as_py()
+        value = from_text_array(column.after, pa.array([column.fill]), zone)[0].as_py()
         of: Any = self._jvm.org.apache.iceberg.expressions.Literal.of
         if value is None:
             return None
@@ -404,12 +409,12 @@ class IcebergFormat(TableFormat):
     def _rewrite(
         self,
         identifier: str,
-        columns: Sequence[ColumnPlan],
+        values: Sequence[Column],
         told: Mapping[str, str],
         position: Position,
     ) -> None:
         """The table anew with its new columns, in one commit; its versions stay."""
-        rows = self.read(identifier).select(*(column.value() for column in columns))
+        rows = self.read(identifier).select(*values)
         writer = rows.writeTo(identifier).using("iceberg")
         for key, value in told.items():
             writer = writer.tableProperty(key, value)

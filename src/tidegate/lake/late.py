@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from tidegate.feed.ddl import ChangeKind
@@ -40,17 +42,26 @@ class Done(NamedTuple):
     effect: Effect
 
 
-def effects_of(statements: Iterable[DdlId], book: TableBook) -> list[Done]:
+def effects_of(
+    statements: Iterable[DdlId], book: TableBook, others: Iterable[Name] = ()
+) -> list[Done]:
     """What statements did that were carried out some time ago, in their order.
 
-    The book is that of now. Keys are left out of it: an index that a statement adds is there now,
-    which would make the statement one that cannot be followed.
+    The book is that of now, and `others` are tables that were there then. Keys are left out of the
+    book: an index that a statement adds is there now, which would make the statement one that
+    cannot be followed.
     """
     found = []
-    plain = TableBook(replace(schema, indexes=()) for schema in book)
-    for told in statements:
-        effects = plain.copy().run(told.query, told.database, told.table or None)
-        found += [Done(told, effect) for effect in effects]
+    plain, names = book.copy(), list(others)
+    for schema in book:
+        plain.put(replace(schema, indexes=()))
+    for _, of_one_time in groupby(statements, key=attrgetter("commit_ts")):
+        # Which tables were there then is not known.
+        for told in TableBook().arrange(list(of_one_time), lambda ddl: ddl):
+            effects = plain.copy().run(
+                told.query, told.database, told.table or None, names, commit_ts=told.commit_ts
+            )
+            found += [Done(told, effect) for effect in effects]
     return found
 
 

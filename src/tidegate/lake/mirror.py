@@ -283,13 +283,13 @@ class Mirror:
             late = pc.and_(
                 pc.equal(ts, self.state.applied_ts),
                 pa.array(
-                    [ddl_id(row) not in self.gate.applied_ddl for row in pending.to_pylist()],
+                    [not self.gate.has_applied(ddl_id(row)) for row in pending.to_pylist()],
                     pa.bool_(),
                 ),
             )
             wanted = pc.or_(late, pc.greater(ts, self.state.applied_ts))
             pending = pending.filter(pc.and_(wanted, pc.less_equal(ts, target)))
-        rows = in_order(pending).to_pylist()
+        rows = in_order(pending, by_arrival=not self.gate.has_watermarks).to_pylist()
         if not self.gate.has_watermarks:
             done = set(self.state.done)
             rows = [row for row in rows if ddl_id(row) not in done]
@@ -505,12 +505,15 @@ class Mirror:
             state.tables,
             state.book,
             self.settings.routes,
-            effects_of(done, state.book),
+            effects_of(done, state.book, times),
             self.lake.snapshots.kept_since(),
             applied,
         )
+        by_text = not self.gate.has_watermarks
+        keys = {each.key(by_text=by_text) for each in done}
         for each in late_ids:
-            if each not in done:  # another partition's copy could be read in time
+            # If it is among them, another partition's copy could be read in time.
+            if each.key(by_text=by_text) not in keys:
                 judged.statement(each)
         for name, found in times.items():
             judged.rows(name, found)

@@ -9,12 +9,11 @@ columns than the upstream, both schemas are carried on, and rows are fitted to t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
-from tidegate.feed.ddl import ChangeKind, TableChange, transition
+from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.gate import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
@@ -332,7 +331,8 @@ class Planner:
         if len(run) < 2:
             return
         positions = [each.position for each in run]
-        arranged = self._book.arrange(run)
+        there = [*self._there(), *(Name(*folded) for folded in self._pending)]
+        arranged = self._book.arrange(run, lambda each: each.id, there)
         statements[first : first + len(run)] = [
             replace(each, position=position)
             for each, position in zip(arranged, positions, strict=True)
@@ -497,35 +497,46 @@ class Planner:
     # --- statements -------------------------------------------------------------------------------
 
     def _statement(self, statement: Statement) -> None:
-        told = statement.id
-        # Rows before it may be all that tells the table's schema, so they go first.
-        for name in self._named(statement):
-            self._flush(name.folded, self._before(statement.position))
-        self._learn_before(statement)
-        others = (table.name for table in self._tables.values() if not table.gone)
-        for effect in self._book.run(told.query, told.database, told.table or None, others):
+        said = statement.id
+        # Rows before it may be all that tells a table's schema, so they go first.
+        for folded in self._pending_of(statement):
+            self._flush(folded, self._before(statement.position))
+        for effect in self._book.run(
+            said.query,
+            said.database,
+            said.table or None,
+            self._there(),
+            schemas=statement.schemas,
+            commit_ts=said.commit_ts,
+            zone=self._zone,
+        ):
             self.touched.add(effect.name)
             if effect.new_name is not None:
                 self.touched.add(effect.new_name)
-            self._remember(effect, told)
+            self._remember(effect, said)
             if self._routes.wants(effect.name):
                 self._effect(effect, statement.position)
             elif effect.new_name is not None and self._routes.wants(effect.new_name):
                 self._come_in(effect, statement.position)
 
+    def _there(self) -> list[Name]:
+        return [table.name for table in self._tables.values() if not table.gone]
+
     def _before(self, position: Position) -> Position:
         """Rows at a statement's own commit_ts go before it."""
         return Position(position.ts, position.ddl - 1)
 
-    def _named(self, statement: Statement) -> list[Name]:
-        """The tables with rows before a statement that names them."""
-        change = transition(None, statement.id.query, statement.id.database)
-        names = {(name.database or "", name.table) for name in (*change.tables, *change.new_names)}
-        return [
-            Name(*folded)
-            for folded in sorted(self._pending)
-            if folded in {Name(*name).folded for name in names}
-        ]
+    def _pending_of(self, statement: Statement) -> list[tuple[str, str]]:
+        """The tables with rows before a statement that concerns them."""
+        if not self._pending:
+            return []
+        said = statement.id
+        there = [*self._there(), *(Name(*folded) for folded in self._pending)]
+        names = self._book.names_of(
+            said.query, said.database, said.table or None, there, schemas=statement.schemas
+        )
+        concerned = {name.folded for name in names}
+        return sorted(folded for folded in self._pending if folded in concerned)
 
     def _remember(self, effect: Effect, told: DdlId) -> None:
         kind = _PAST_KINDS.get(effect.kind)
@@ -534,13 +545,6 @@ class Planner:
                 told.commit_ts, kind, effect.name, effect.new_name, effect.change.what
             )
             self.past.append(past)
-
-    def _learn_before(self, statement: Statement) -> None:
-        """Takes a table's schema from the feed where no statement and no row has told it."""
-        told = json.loads(statement.schemas or "{}").get("preTableSchema")
-        schema = TableSchema.from_json(told) if told else None
-        if schema is not None and self._book.get(schema.database, schema.table) is None:
-            self._book.put(schema)
 
     def _effect(self, effect: Effect, position: Position) -> None:
         folded = effect.name.folded
@@ -790,7 +794,9 @@ def first_schema_change(
     mirrored = {name for name, table in tables.items() if table.status is Status.MIRRORED}
     for statement in statements:
         told = statement.id
-        for effect in book.run(told.query, told.database, told.table or None):
+        for effect in book.run(
+            told.query, told.database, told.table or None, schemas=statement.schemas
+        ):
             if effect.kind in _SCHEMA_CHANGES and effect.name.folded in mirrored:
                 return statement, effect.name
             if effect.kind is ChangeKind.CREATED and routes.wants(effect.name):

@@ -10,16 +10,18 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.feed.conversion import convert
 from tidegate.feed.ddl import ChangeKind, TableChange
+from tidegate.feed.gate import ddl_id
 from tidegate.feed.order import Step, steps
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Effect, Name, TableBook
-from tidegate.model import Delete, Insert, TableSchema, Update
+from tidegate.model import ABSENT, Delete, Insert, TableSchema, Update
 from tidegate.model.sql import quoted
 from tidegate.wire import EventReader
 
@@ -60,6 +62,8 @@ class ReplayedTable:
         names, self.schema = self.names, change.after
         rows = [dict(zip(names, row, strict=True)) for row in self.rows.values()]
         self.rows = {}
+        if rows and change.guesses:
+            self.skipped = change.guesses[0]
         for row in rows:
             made: dict[str, str | None] = {}
             for name in self.names:
@@ -69,10 +73,8 @@ class ReplayedTable:
                 elif entry.before is not None and entry.after is not None:
                     was = row.get(entry.before.name)
                     made[name] = None if was is None else convert(entry.before, entry.after, was)
-                elif entry.fill is None or isinstance(entry.fill, str):
-                    made[name] = entry.fill
                 else:
-                    self.skipped = f"what {name} holds in its earlier rows is not told"
+                    made[name] = None if entry.fill is ABSENT else entry.fill
             self.put(made)
 
     def prune(self, condition: str) -> None:
@@ -161,6 +163,12 @@ def _sql_values(row: Row, is_integer: Sequence[bool]) -> list[str | int | None]:
     ]
 
 
+def _is_of_one_commit(ddl: dict[str, Any], step: Step) -> bool:
+    """Whether a step goes on with another statement of the same commit_ts."""
+    is_next = step.ddl is not None and step.rows.num_rows == 0
+    return is_next and step.ddl is not None and step.ddl["commit_ts"] == ddl["commit_ts"]
+
+
 class Replay:
     """Takes the changes of a feed in; `tables` are what they come to, by name."""
 
@@ -184,10 +192,15 @@ class Replay:
             return
         changes = pa.concat_tables(kept)
         has_marks = pc.any(pc.equal(changes["kind"], "watermark")).as_py()
+        statements: list[dict[str, Any]] = []
         for step in steps(changes, by_arrival=not has_marks):
+            if statements and not _is_of_one_commit(statements[-1], step):
+                self._statements(statements)
+                statements = []
             self._rows(step.rows)
             if step.ddl is not None:
-                self._statement(step)
+                statements.append(step.ddl)
+        self._statements(statements)
 
     def _rows(self, rows: pa.Table) -> None:
         reader = EventReader(self._cache.shapes)
@@ -223,11 +236,19 @@ class Replay:
 
     # --- statements -------------------------------------------------------------------------------
 
-    def _statement(self, step: Step) -> None:
-        assert step.ddl is not None
-        query, database = step.ddl["ddl"]["query"], step.ddl["database"] or ""
-        for effect in self._book.run(query, database, step.ddl["table"]):
-            self._effect(effect)
+    def _statements(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Statements of one commit_ts."""
+        for row in self._book.arrange(rows, ddl_id):
+            effects = self._book.run(
+                row["ddl"]["query"],
+                row["database"] or "",
+                row["table"],
+                self.tables,
+                schemas=row["schema"],
+                commit_ts=row["commit_ts"],
+            )
+            for effect in effects:
+                self._effect(effect)
 
     def _effect(self, effect: Effect) -> None:
         known = self._by_folded.get(effect.name.folded)

@@ -146,7 +146,7 @@ class RowReader:
                 value = F.lit(None).cast(spark_type(column))
             else:
                 text = F.get(row, F.lit(places[name]))
-                value = fitted(column, replace(sent, zone=None), text, UTC)
+                value = fitted(column, replace(sent, zone=None), text, self.zone, UTC)
             typed.append(value.alias(name))
         return found.select(*typed, F.when(row.isNull(), "d").otherwise("u").alias(OP))
 

@@ -155,7 +155,7 @@ def whole_transactions(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 def _as_they_came(table: pa.Table) -> pa.Table:
     """By commit_ts, then by position: where milliseconds stand for commits, ties say nothing."""
-    table = once(table.filter(pc.is_in(table["kind"], pa.array(GATED_KINDS))))
+    table = once(table.filter(pc.is_in(table["kind"], pa.array(GATED_KINDS))), by_text=True)
     keys = {
         "commit_ts": table["commit_ts"],
         "phase": pc.cast(pc.equal(table["kind"], "ddl"), pa.int8()),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.feed.gate import ROW_KINDS
+from tidegate.feed.gate import ROW_KINDS, DdlId
 from tidegate.feed.tables import TableBook
 from tidegate.model import Column, ConfigError, SchemaNotSeen, TableSchema
 from tidegate.spark.decoding import Decoding, message_columns, origin
@@ -357,7 +358,7 @@ def schema_from_rows(rows: Iterable[Mapping[str, Any]], database: str, table: st
     seen: set[tuple[int, str | None]] = set()
     last: tuple[int, int] | None = None
     known: TableSchema | None = None
-    for row in sorted(rows, key=_order):
+    for row in _arranged(rows, book):
         document = json.loads(row["schema"]) if row["schema"] else {}
         if row["shape"] is not None:
             shapes.add_shape(row["shape"], row["database"], row["table"], document)
@@ -367,7 +368,13 @@ def schema_from_rows(rows: Iterable[Mapping[str, Any]], database: str, table: st
             continue
         if row["kind"] == "ddl" and (row["commit_ts"], row["query"]) not in seen:
             seen.add((row["commit_ts"], row["query"]))
-            book.run(row["query"], row["database"] or "", row["table"])
+            book.run(
+                row["query"],
+                row["database"] or "",
+                row["table"],
+                schemas=row["schema"],
+                commit_ts=row["commit_ts"],
+            )
         if document.get("tableSchema"):
             book.put(TableSchema.from_json(document["tableSchema"]))
         known = book.get(database, table) or known  # also of a table that is gone since
@@ -381,6 +388,18 @@ def schema_from_rows(rows: Iterable[Mapping[str, Any]], database: str, table: st
         for column in shape.columns
     )
     return TableSchema(database=database, table=table, columns=columns)
+
+
+def _arranged(rows: Iterable[Mapping[str, Any]], book: TableBook) -> Iterator[Mapping[str, Any]]:
+    """The rows in order; statements of one commit_ts as the book, when they are run, has it."""
+    for _, group in groupby(sorted(rows, key=_order), key=lambda row: _order(row)[:2]):
+        together = list(group)
+        is_ddl = together[0]["kind"] == "ddl"
+        yield from book.arrange(together, _ddl_id) if is_ddl else together
+
+
+def _ddl_id(row: Mapping[str, Any]) -> DdlId:
+    return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", row["query"])
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, bool, tuple[str, int, int, int]]:
