@@ -131,7 +131,11 @@ class TableState:
                 if rowid != but
             ):
                 return False
-        return not self.partitions or _number(values[0]) < self.partitions[-1][1]
+        return not self.partitions or self.number(values) < self.partitions[-1][1]
+
+    def number(self, values: Row) -> int:
+        """What a row of a partitioned table is partitioned by."""
+        return int(values[self.place("id")] or 0)
 
     def schema(self) -> TableSchema:
         """What a feed says of the table."""
@@ -166,10 +170,6 @@ def _wire_column(column: ColumnModel) -> Column:
         charset="utf8mb4" if is_text else "binary",
         collation="utf8mb4_bin" if is_text else "binary",
     )
-
-
-def _number(text: str | None) -> int:
-    return 0 if text is None else int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,7 +691,8 @@ def _outside(table: TableState, n: int) -> dict[Any, Stored]:
     return {
         rowid: row
         for rowid, row in table.rows.items()
-        if _number(row.values[0]) >= below or (least is not None and _number(row.values[0]) < least)
+        if table.number(row.values) >= below
+        or (least is not None and table.number(row.values) < least)
     }
 
 
