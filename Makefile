@@ -136,6 +136,10 @@ bench-lake: setup jars ## measure mirroring a feed into a lake beside scripts by
 soak: setup jars ## kill a mirror on a real Kafka ROUNDS times (default 50), then compare; ARGS is passed on
 	@$(RUN) -m tests.support.soak run --rounds $(ROUNDS) $(ARGS)
 
+.PHONY: model-check
+model-check: setup ## mirror random histories in memory and compare, for MINUTES (default 5); ARGS is passed on
+	@$(RUN) -m tests.model_check run --minutes $(MINUTES) $(ARGS)
+
 # PYTHONMALLOC shows the sanitizer every object's end; libstdc++ must be there before pyarrow throws.
 .PHONY: fuzz
 fuzz: setup $(SANITIZED)/.built ## fuzz the decoders under AddressSanitizer for MINUTES (default 5)
