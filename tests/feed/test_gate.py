@@ -1,12 +1,15 @@
 """The gate: what watermarks release, what they hold, and what has come before."""
 
+import json
 from datetime import timedelta
 
 import pyarrow as pa
 import pytest
 
 from tests.support.changes import batch, change, ddl, places, row, table, watermark
-from tidegate.feed.gate import MAX_JUMP, DdlId, Gate, Source
+from tidegate.feed.ddl_names import DdlId
+from tidegate.feed.gate import MAX_JUMP, Gate, Source
+from tidegate.feed.topic_use import TopicUse
 from tidegate.model.tso import tso_from_ms
 
 DAY = tso_from_ms(24 * 3600 * 1000)
@@ -319,3 +322,132 @@ def test_a_state_of_another_version_is_refused():
 
 def test_a_year_is_no_jump():
     assert timedelta(days=365) < MAX_JUMP
+
+
+# --- topics in use --------------------------------------------------------------------------------
+
+
+def two_topics(**use):
+    found = Gate([("t", 0), ("u", 0)])
+    found.topics = TopicUse(**use)
+    return found
+
+
+def of(topic, event):
+    return event | {"topic": topic}
+
+
+def test_a_retired_topic_does_not_hold_the_gate():
+    found = two_topics()
+    assert found.observe(batch(watermark(10), of("u", watermark(4)))) == 4
+    found.topics = TopicUse(retired=frozenset({"u"}))
+    assert found.observe(batch()) == 10
+
+
+def test_a_topic_that_comes_into_use_again_counts_again():
+    found = two_topics(retired=frozenset({"u"}))
+    assert found.observe(batch(watermark(10), of("u", watermark(4)))) == 10
+    found.topics = TopicUse()
+    assert found.observe(batch(watermark(30))) == 10
+    assert found.observe(batch(of("u", watermark(25)))) == 25
+
+
+@pytest.mark.parametrize(
+    ("said", "resolved"),
+    [
+        ((), 10),
+        ((of("u", ddl("CREATE VIEW v AS SELECT 1", 5)),), 10),  # its topic gets no watermarks
+        ((of("u", change("error")),), 10),
+        ((of("u", row("insert", 5)),), 0),
+        ((of("u", watermark(7)),), 7),
+    ],
+)
+def test_a_topic_that_no_known_table_dispatches_to_counts_once_it_speaks(said, resolved):
+    found = two_topics(awaited=frozenset({"t"}))
+    assert found.observe(batch(watermark(10), *said)) == resolved
+
+
+def test_a_topic_that_a_known_table_dispatches_to_is_waited_for():
+    found = two_topics(awaited=frozenset({"t", "u"}))
+    assert found.observe(batch(watermark(10))) == 0
+    assert found.silent == (Source("u", 0),)
+
+
+def test_partitions_that_the_feed_does_not_write_to_are_not_waited_for():
+    found = gate(4)
+    found.partition_num = 2
+    assert found.observe(batch(watermark(10, "0/0"), watermark(9, "1/0"))) == 9
+    assert found.silent == ()
+    assert (
+        found.observe(batch(watermark(20, "0/1"), watermark(20, "1/1"), watermark(15, "3/0"))) == 15
+    )
+
+
+def test_what_a_partition_first_seen_later_sends_below_the_applied_timestamp_is_late():
+    found = gate(1)
+    found.observe(batch(watermark(10)))
+    found.mark_applied(10)
+    fresh = (row("insert", 5, "1/0"), watermark(20, "1/1"), row("insert", 15, "1/2"))
+    found.observe(batch(*fresh, watermark(20)))
+    parts = found.split(batch(*fresh, row("insert", 5, "0/1")))
+    assert places(parts.late) == ["1/0"]
+    assert places(parts.released) == ["1/2"]
+    assert places(parts.redelivered) == ["0/1"]
+    assert places(parts.due) == ["1/0", "1/2"]
+
+
+def test_rows_of_a_retired_topic_beyond_its_own_watermark_are_late():
+    found = two_topics(retired=frozenset({"u"}))
+    found.observe(batch(watermark(10), of("u", watermark(4))))
+    found.mark_applied(10)
+    found = Gate.from_json(found.to_json())
+    rows = [of("u", row("insert", ts, f"0/{ts}")) for ts in (3, 4, 5, 10, 11)]
+    parts = found.split(table(*rows))
+    assert places(parts.redelivered) == ["0/3", "0/4"]
+    assert places(parts.late) == ["0/5", "0/10"]
+    assert places(parts.held) == ["0/11"]
+    assert found.watermark_of(("u", 0)) == 4
+    assert found.watermark_of(("v", 0)) == 0
+
+
+def test_a_ddl_that_was_applied_is_a_redelivery_whichever_partition_repeats_it():
+    found = two_topics(retired=frozenset({"u"}))
+    found.observe(batch(watermark(10), of("u", watermark(4))))
+    found.mark_applied(10, [DdlId(10, "d", "a", "ALTER")])
+    parts = found.split(table(of("u", ddl("ALTER", 10)), of("u", row("insert", 10))))
+    assert parts.redelivered["kind"].to_pylist() == ["ddl"]
+    assert parts.late["kind"].to_pylist() == ["insert"]
+
+
+def test_late_rows_are_measured_by_the_watermarks_of_the_last_step():
+    found = gate(2)
+    found.observe(batch(watermark(10, "0/0"), watermark(12, "1/0")))
+    found.mark_applied(10)
+    found.observe(batch(watermark(30, "1/1")))
+    assert found.watermark_of(("t", 1)) == 12
+    found.mark_applied(10)
+    assert found.watermark_of(("t", 1)) == 30
+
+
+def test_the_topics_in_use_survive_a_restart():
+    found = two_topics(
+        retired=frozenset({"u"}),
+        awaited=frozenset({"t"}),
+        homes={("d", "a"): "t"},
+        shared=frozenset({"s"}),
+    )
+    found.partition_num = 3
+    found.unreadable = {"x": 2}
+    again = Gate.from_json(found.to_json())
+    assert (again.topics, again.partition_num, again.unreadable) == (found.topics, 3, {"x": 2})
+    assert again.to_json() == found.to_json()
+
+
+def test_a_state_from_before_topics_could_retire_is_read():
+    state = json.loads(two_topics().to_json())
+    for name in ("topics", "partitionNum", "unreadable"):
+        del state[name]
+    state |= {"partitions": [["t", 0, 10, None], ["u", 0, 0, None]], "appliedTs": 10}
+    found = Gate.from_json(json.dumps(state))
+    assert (found.watermark_of(("t", 0)), found.topics) == (10, TopicUse())
+    assert found.silent == (Source("u", 0),)

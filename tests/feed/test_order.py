@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.changes import change, ddl, places, row, table, watermark
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.order import in_order, once, steps, transactions
 
 

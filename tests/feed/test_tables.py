@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.feed import tables as tables_module
 from tidegate.feed.ddl import ChangeKind
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Name, TableBook
 from tidegate.model.schema import TableSchema
 

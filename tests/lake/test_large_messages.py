@@ -17,7 +17,7 @@ from tests.feed.test_replay import Source, decoded
 from tests.support import corpus, mariadb
 from tests.support.decoding import offsets
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Name, TableBook
 from tidegate.lake import Feed, MirrorRun, MirrorSettings
 from tidegate.lake.changelog import Group

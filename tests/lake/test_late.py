@@ -14,7 +14,7 @@ import pytest
 from tests.support.lake import contents, fill, new_lake
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.late import CHANGED, FORGOTTEN, NO_KEY, Followed, Judgement, effects_of, follow
 from tidegate.lake.maintenance import maintain

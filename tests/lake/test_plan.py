@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import Position

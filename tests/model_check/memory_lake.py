@@ -431,19 +431,24 @@ def _keyless(table: MemoryTable, step: Rows, changes: pa.Table, marks: pa.Table)
             raise UnknownOldRow
     layouts = {layout.shape: layout for layout in step.layouts}
     counts: Counter[tuple[Any, ...]] = Counter()
+    messages: dict[tuple[Any, ...], set[int]] = {}
     for event, run in _runs(changes, marks):
         source = event["topic"], event["partition"]
         for sign, texts in ((-1, _old_texts(event)), (1, event["after"])):
             if texts is not None:
                 row = _typed(table.columns, layouts[event["shape"]], texts)
-                counts[row, event["commit_ts"], source, run, sign] += 1
+                place = row, event["commit_ts"], source, run, sign
+                counts[place] += 1
+                messages.setdefault(place, set()).add(event["offset"])
+    if any(len(offsets) > 1 for offsets in messages.values()):
+        step.table.diverge(MAYBE_RESENT, guessed=True)
     most: dict[tuple[Any, ...], int] = {}
     for (row, ts, source, _, sign), count in counts.items():
         place = row, ts, source, sign
         most[place] = max(most.get(place, 0), count)
     net: Counter[Values] = Counter(table.rows)
-    for (row, _, _, sign), count in most.items():
-        net[row] += sign * count
+    for (row, _, _, sign), count in sorted(most.items(), key=lambda each: (each[0][1], each[0][3])):
+        net[row] = max(0, net[row] + sign * count)
     table.rows = [row for row, count in net.items() for _ in range(max(0, count))]
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from tests.support.table_model import TableModel
-from tidegate.feed.gate import DdlId, Gate
+from tidegate.feed.ddl_names import DdlId
+from tidegate.feed.gate import Gate
 from tidegate.feed.order import Step, steps
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.model import Delete, Insert, Update
@@ -45,7 +46,7 @@ class Mirror:
         """Applies everything up to the resolved timestamp."""
         parts = self.gate.split(pa.concat_tables(self.pending))
         self.redelivered += parts.redelivered.num_rows
-        readable = self.cache.split(parts.released)
+        readable = self.cache.split(parts.due)
         assert readable.waiting.num_rows == 0, self.cache.waiting()
         self.pending = [parts.held]
         at = self.gate.resolved_ts
@@ -64,7 +65,7 @@ class Mirror:
     def is_done(self) -> bool:
         """Whether all that was read has been applied; what came again afterwards counts as such."""
         parts = self.gate.split(pa.concat_tables(self.pending))
-        return parts.held.num_rows == 0 and parts.released.num_rows == 0
+        return parts.held.num_rows == 0 and parts.due.num_rows == 0
 
     def _rows(self, table: pa.Table) -> None:
         reader = EventReader(self.cache.shapes)

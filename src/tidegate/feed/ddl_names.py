@@ -7,8 +7,9 @@ new architecture names everything. So statements are told apart by what they do,
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.feed.ddl import ChangeKind, Reach, TableChange, transition
 
@@ -78,3 +79,28 @@ def ddl_tables(row: dict[str, Any]) -> tuple[Name | None, Name | None]:
         return None, new
     old = change.tables[0]
     return (old.database or "", old.table), new
+
+
+class DdlId(NamedTuple):
+    """A DDL, whichever partition it came from; `key` tells it from others."""
+
+    commit_ts: int
+    database: str
+    table: str
+    query: str
+
+    def key(self, *, by_text: bool = False) -> Hashable:
+        """When it was committed and what it does to which tables, however it is spelled.
+
+        `by_text` is for feeds that tell no more than the millisecond of a commit: two statements
+        that do the same kind of thing may share one, so the text counts too. It also counts where
+        the statement cannot be read.
+        """
+        found = None if by_text else statement_key(self.query, self.database)
+        return tuple(self) if found is None else (self.commit_ts, *found)
+
+
+def ddl_id(row: dict[str, Any]) -> DdlId:
+    """The DDL of a row of a change batch."""
+    query = (row["ddl"] or {}).get("query") or ""
+    return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", query)

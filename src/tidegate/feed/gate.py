@@ -1,17 +1,18 @@
 """The gate: which changes of a feed may be applied now, so that tables always show one instant.
 
-`resolved_ts` is the minimum over all partitions of their highest watermark. Rows and DDL at or
-below it are released, later ones are held, and those below what has been applied are re-deliveries.
-At equality the documents and the practice of TiCDC differ, so a change that comes late with
-`commit_ts = applied_ts` is still released, unless it was itself applied, or a DDL of its table was
-applied at that instant: rows at a DDL's commit_ts go before it. No I/O; the state is small and
-survives as JSON.
+`resolved_ts` is the minimum of the highest watermarks of all partitions that count: those of topics
+in use (see `topic_use`). Rows and DDL at or below it are released, later ones are held. A change
+below what has been applied is a re-delivery if a watermark of its own partition had covered it;
+otherwise it is late: its partition did not count then, and it was never applied. At equality the
+documents and the practice of TiCDC differ, so a change that arrives with `commit_ts = applied_ts`
+is still released, unless it was itself applied, or a DDL of its table was applied at that instant:
+rows at a DDL's commit_ts go before it. No I/O; the state is small and survives as JSON.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
@@ -20,7 +21,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.feed.ddl_names import statement_key
+from tidegate.feed.ddl_names import DdlId, ddl_id
+from tidegate.feed.topic_use import TopicUse
 from tidegate.model.tso import LOGICAL_BITS, tso_to_datetime
 
 ROW_KINDS = ("insert", "update", "delete")
@@ -59,25 +61,6 @@ class Jump:
         )
 
 
-class DdlId(NamedTuple):
-    """A DDL, whichever partition it came from; `key` tells it from others."""
-
-    commit_ts: int
-    database: str
-    table: str
-    query: str
-
-    def key(self, *, by_text: bool = False) -> Hashable:
-        """When it was committed and what it does to which tables, however it is spelled.
-
-        `by_text` is for feeds that tell no more than the millisecond of a commit: two statements
-        that do the same kind of thing may share one, so the text counts too. It also counts where
-        the statement cannot be read.
-        """
-        found = None if by_text else statement_key(self.query, self.database)
-        return tuple(self) if found is None else (self.commit_ts, *found)
-
-
 @dataclass(frozen=True, slots=True)
 class Masks:
     """One boolean an event of a batch; all false for watermarks, schemas and errors."""
@@ -85,21 +68,33 @@ class Masks:
     released: pa.BooleanArray
     held: pa.BooleanArray
     redelivered: pa.BooleanArray
+    late: pa.BooleanArray
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A batch or table cut in three; watermarks, schemas and errors are in none of them."""
+    """A batch or table cut in four; watermarks, schemas and errors are in none of them."""
 
     released: pa.Table
     held: pa.Table
     redelivered: pa.Table
+    late: pa.Table
+
+    @property
+    def due(self) -> pa.Table:
+        """What has not been applied and may be: released and late."""
+        return pa.concat_tables([self.late, self.released]) if len(self.late) else self.released
 
 
 @dataclass(slots=True)
 class _Partition:
+    """`settled` is the watermark of the last time that changes were marked as applied."""
+
     watermark: int = 0
     suspect: int | None = None
+    settled: int = 0
+    spoke: bool = False
+    """Whether it has sent rows or watermarks."""
 
 
 @dataclass(slots=True)
@@ -118,6 +113,9 @@ class Gate:
     `partitions` are all partitions of the feed's topics; those that have said nothing yet count as
     0. One that is first seen in a batch is added. `resolved_ts` never goes back: after a partition
     was added it stands still until that partition has caught up.
+
+    Not every partition counts: `topics` says which topics are retired and which are awaited, and
+    of a topic only the first `partition_num` partitions are waited for.
 
     `watermarks=False` is for feeds that carry none (Canal-JSON without the TiDB extension):
     `consistency` is then `eventual`, everything is released as it comes, and nothing is held.
@@ -140,6 +138,12 @@ class Gate:
     ) -> None:
         self.has_watermarks = watermarks
         self.max_jump = max_jump
+        self.topics = TopicUse()
+        """Which topics are retired, and which must speak; `resolved_ts` follows with `observe`."""
+        self.partition_num: int | None = None
+        """Partitions at or above it count only once they have sent something; None: all count."""
+        self.unreadable: dict[str, int] = {}
+        """Topics of which no message could be read so far, with the number of their messages."""
         self.went_back = 0
         """How many watermarks were lower than one before them in their partition."""
         self.jump_count = 0
@@ -189,21 +193,54 @@ class Gate:
 
     @property
     def silent(self) -> tuple[Source, ...]:
-        """The partitions without a watermark so far."""
-        return tuple(source for source, ts in self.watermarks.items() if ts == 0)
+        """The partitions that count and are without a watermark so far."""
+        return tuple(source for source in self._counting() if not self.watermarks[source])
+
+    @property
+    def speaking(self) -> frozenset[Source]:
+        """The partitions that have sent rows or watermarks."""
+        return frozenset(source for source, state in self._partitions.items() if state.spoke)
+
+    @property
+    def behind(self) -> tuple[Source, ...]:
+        """The partitions of which changes at or below `applied_ts` may be late."""
+        states = self._partitions.items()
+        return tuple(source for source, state in states if state.settled < self.applied_ts)
+
+    def watermark_of(self, source: Source | tuple[str, int]) -> int:
+        """The highest watermark of a partition when changes were last marked as applied.
+
+        A change from it above this and at or below `applied_ts` was never applied: it is late. 0
+        for a partition that had said nothing then, or was not known.
+        """
+        state = self._partitions.get(Source(*source))
+        return 0 if state is None else state.settled
 
     # --- what happens -----------------------------------------------------------------------------
 
-    def add_partitions(self, partitions: Iterable[Source | tuple[str, int]]) -> None:
-        """Makes partitions known; those already known stay as they are."""
+    def settle(self, sources: Iterable[Source | tuple[str, int]]) -> None:
+        """Says that what was late of these partitions has been repaired."""
+        for source in sources:
+            state = self._partitions.get(Source(*source))
+            if state is not None:
+                state.settled = state.watermark
+
+    def add_partitions(
+        self, partitions: Iterable[Source | tuple[str, int]], *, spoke: bool = False
+    ) -> None:
+        """Makes partitions known; `spoke` says that they have sent rows or watermarks."""
         for topic, partition in partitions:
-            self._partitions.setdefault(Source(topic, partition), _Partition())
+            state = self._partitions.setdefault(Source(topic, partition), _Partition())
+            state.spoke |= spoke
 
     def observe(self, batch: pa.RecordBatch | pa.Table) -> int:
         """Takes in the watermarks of a batch, in its order, and gives the new `resolved_ts`."""
         table = _table(batch, "topic", "partition", "kind", "commit_ts")
         sources = table.group_by(["topic", "partition"]).aggregate([]).to_pylist()
         self.add_partitions(sorted(_source(row) for row in sources))
+        rows = table.filter(pc.is_in(table["kind"], pa.array(ROW_KINDS)))
+        spoke = rows.group_by(["topic", "partition"]).aggregate([]).to_pylist()
+        self.add_partitions(map(_source, spoke), spoke=True)
         marks = table.filter(pc.equal(table["kind"], "watermark")).to_pylist()
         for row in marks:
             if row["commit_ts"] is not None:
@@ -238,6 +275,8 @@ class Gate:
             return
         if ts > self._applied.ts:
             self._applied = _Applied(ts)
+        for state in self._partitions.values():
+            state.settled = state.watermark
         done = [entry for entry in ddl if entry.commit_ts == ts]
         self._applied.ddl.update(done)
         self._applied.tables.update((entry.database, entry.table) for entry in done)
@@ -249,6 +288,7 @@ class Gate:
 
     def _take(self, source: Source, watermark: int) -> None:
         state = self._partitions.setdefault(source, _Partition())
+        state.spoke = True
         if watermark < state.watermark:
             self.went_back += 1
             return
@@ -275,52 +315,91 @@ class Gate:
             self.jumps.append(jump)
 
     def _resolve(self) -> None:
-        if self.has_watermarks and self._partitions:
-            lowest = min(state.watermark for state in self._partitions.values())
+        counting = self._counting() if self.has_watermarks else []
+        if counting:
+            lowest = min(self._partitions[source].watermark for source in counting)
             self._resolved_ts = max(self._resolved_ts, lowest)
+
+    def _counting(self) -> list[Source]:
+        """The partitions whose watermarks must all come before anything is complete."""
+        topics = {source.topic for source in self._partitions}
+        if self.topics.awaited is not None:
+            topics &= self.topics.awaited | {source.topic for source in self.speaking}
+        topics -= self.topics.retired
+        return [
+            source
+            for source, state in self._partitions.items()
+            if source.topic in topics
+            and (state.spoke or self.partition_num is None or source[1] < self.partition_num)
+        ]
 
     # --- what follows -----------------------------------------------------------------------------
 
     def masks(self, batch: pa.RecordBatch | pa.Table) -> Masks:
-        """What is released, held and re-delivered, each event in at most one of them."""
-        table = _table(batch, "commit_ts", "ddl", *_CONTENT)
+        """What is released, held, re-delivered and late, each event in at most one of them."""
+        table = _table(batch, "topic", "partition", "commit_ts", "ddl", *_CONTENT)
         gated = pc.is_in(table["kind"], pa.array(GATED_KINDS))
         if not self.has_watermarks:
-            never = pc.and_(gated, False)
-            return Masks(_array(gated), _array(never), _array(never))
+            never = _array(pc.and_(gated, False))
+            return Masks(_array(gated), never, never, never)
         ts = table["commit_ts"]
-        old = pc.or_(_true(pc.less(ts, self.applied_ts)), self._too_late(table))
+        done, closed = self._at_applied(table)
+        old = pc.or_(_true(pc.less(ts, self.applied_ts)), pc.or_(done, closed))
+        uncovered = pc.and_(self._uncovered(table), pc.invert(done))
+        late = pc.and_(gated, uncovered)
+        redelivered = pc.and_(gated, pc.and_(old, pc.invert(uncovered)))
+        passed = pc.or_(late, redelivered)
         ripe = _true(pc.less_equal(ts, self._resolved_ts))
-        redelivered = pc.and_(gated, old)
-        released = pc.and_(pc.and_(gated, ripe), pc.invert(old))
-        held = pc.and_(gated, pc.invert(pc.or_(released, redelivered)))
-        return Masks(_array(released), _array(held), _array(redelivered))
+        released = pc.and_(pc.and_(gated, ripe), pc.invert(passed))
+        held = pc.and_(gated, pc.invert(pc.or_(released, passed)))
+        return Masks(_array(released), _array(held), _array(redelivered), _array(late))
 
     def split(self, batch: pa.RecordBatch | pa.Table) -> Split:
-        """The events that are released, held and re-delivered, in the batch's order."""
+        """The events that are released, held, re-delivered and late, in the batch's order."""
         table = _table(batch)
         masks = self.masks(table)
         return Split(
             table.filter(masks.released),
             table.filter(masks.held),
             table.filter(masks.redelivered),
+            table.filter(masks.late),
         )
 
-    def _too_late(self, table: pa.Table) -> pa.ChunkedArray:
-        """Events at `applied_ts` itself that were applied, or that a DDL then applied forbids."""
+    def _uncovered(self, table: pa.Table) -> pa.ChunkedArray:
+        """Events at or below `applied_ts` that no watermark of their partition had covered."""
+        ts = table["commit_ts"]
+        found = pc.and_(_true(pc.less_equal(ts, self.applied_ts)), False)
+        for row in table.group_by(["topic", "partition"]).aggregate([]).to_pylist():
+            settled = self.watermark_of(_source(row))
+            if settled < self.applied_ts:
+                topic, partition = (
+                    pc.is_in(table[name], pa.array([row[name]], table[name].type))
+                    for name in ("topic", "partition")
+                )
+                since = pc.and_(pc.greater(ts, settled), pc.less_equal(ts, self.applied_ts))
+                found = pc.or_(found, pc.and_(pc.and_(topic, partition), _true(since)))
+        return found
+
+    def _at_applied(self, table: pa.Table) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Events at `applied_ts` itself that were applied, and rows that a DDL then forbids."""
         at = _true(pc.equal(table["commit_ts"], self.applied_ts))
         if not (self._applied.ddl or self._applied.rows) or not pc.any(at).as_py():
-            return pc.and_(at, False)
-        late = []
-        for row in table.filter(at).to_pylist():
-            database, name = row["database"] or "", row["table"] or ""
-            if row["kind"] == "ddl":
-                late.append(self.has_applied(ddl_id(row)))
-            else:
-                tables = self._applied.tables
-                by_ddl = (database, name) in tables or (database, "") in tables
-                late.append(by_ddl or _fingerprint(row) in self._applied.rows)
-        return pc.replace_with_mask(_array(at), _array(at), pa.array(late, pa.bool_()))
+            return pc.and_(at, False), pc.and_(at, False)
+        rows = table.filter(at).to_pylist()
+        done = pa.array(map(self._was_applied, rows), pa.bool_())
+        closed = pa.array(map(self._is_closed, rows), pa.bool_())
+        mask = _array(at)
+        return pc.replace_with_mask(mask, mask, done), pc.replace_with_mask(mask, mask, closed)
+
+    def _was_applied(self, row: dict[str, Any]) -> bool:
+        if row["kind"] == "ddl":
+            return self.has_applied(ddl_id(row))
+        return _fingerprint(row) in self._applied.rows
+
+    def _is_closed(self, row: dict[str, Any]) -> bool:
+        database, name = row["database"] or "", row["table"] or ""
+        tables = self._applied.tables
+        return row["kind"] != "ddl" and ((database, name) in tables or (database, "") in tables)
 
     # --- restarts ---------------------------------------------------------------------------------
 
@@ -334,6 +413,7 @@ class Gate:
         gate = Gate.from_json(self.to_json())
         for state in gate._partitions.values():
             state.watermark, state.suspect = min(state.watermark, gate.applied_ts), None
+            state.settled = min(state.settled, state.watermark)
         gate._resolved_ts = min(gate._resolved_ts, gate.applied_ts)
         return gate
 
@@ -353,8 +433,11 @@ class Gate:
                 "wentBack": self.went_back,
                 "jumpCount": self.jump_count,
                 "jumps": [[*jump.source, jump.watermark, jump.reference] for jump in self.jumps],
+                "topics": self.topics.to_object(),
+                "partitionNum": self.partition_num,
+                "unreadable": dict(sorted(self.unreadable.items())),
                 "partitions": [
-                    [*source, state.watermark, state.suspect]
+                    [*source, state.watermark, state.suspect, state.settled, state.spoke]
                     for source, state in sorted(self._partitions.items())
                 ],
             },
@@ -389,23 +472,25 @@ class Gate:
             Jump(Source(topic, partition), watermark, reference)
             for topic, partition, watermark, reference in told["jumps"]
         ]
-        gate._partitions = {
-            Source(topic, partition): _Partition(watermark, suspect)
-            for topic, partition, watermark, suspect in told["partitions"]
-        }
+        gate._partitions = dict(map(_partition, told["partitions"]))
+        if "topics" in told:  # absent in states of earlier versions
+            gate.topics = TopicUse.from_object(told["topics"])
+            gate.partition_num = told["partitionNum"]
+            gate.unreadable = told["unreadable"]
         return gate
-
-
-def ddl_id(row: dict[str, Any]) -> DdlId:
-    """The DDL of a row of a change batch."""
-    query = (row["ddl"] or {}).get("query") or ""
-    return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", query)
 
 
 def _fingerprint(row: dict[str, Any]) -> str:
     """A stable hash of what a row change says, wherever it came from."""
     content = json.dumps([row[name] for name in _CONTENT], separators=(",", ":"))
     return blake2b(content.encode(), digest_size=8).hexdigest()
+
+
+def _partition(saved: list[Any]) -> tuple[Source, _Partition]:
+    """A partition as it was saved; earlier versions saved only watermark and suspect."""
+    topic, partition, watermark, suspect, *rest = saved
+    settled, spoke = rest or (watermark, watermark > 0)
+    return Source(topic, partition), _Partition(watermark, suspect, settled, spoke)
 
 
 def _instant(tso: int) -> str:

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.feed.ddl_names import names_old_database
-from tidegate.feed.gate import GATED_KINDS, DdlId, ddl_id
+from tidegate.feed.ddl_names import DdlId, ddl_id, names_old_database
+from tidegate.feed.gate import GATED_KINDS
 
 _RANKED_KINDS = pa.array(["delete", "update", "insert", "ddl"])
 _POSITION = ("topic", "partition", "offset", "event")

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from tidegate.feed.ddl import ChangeKind, Lookup, Reach, TableChange, transition
-from tidegate.feed.ddl_names import plain_change
+from tidegate.feed.ddl_names import DdlId, plain_change
 from tidegate.feed.definition import Charset
-from tidegate.feed.gate import DdlId
 from tidegate.feed.statement import TableName
 from tidegate.model.schema import TableSchema
 from tidegate.model.sql import quoted

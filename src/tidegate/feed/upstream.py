@@ -12,8 +12,8 @@ from collections.abc import Hashable, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.feed.ddl_names import Name, ddl_tables
-from tidegate.feed.gate import GATED_KINDS, Gate, Source, ddl_id
+from tidegate.feed.ddl_names import Name, ddl_id, ddl_tables
+from tidegate.feed.gate import GATED_KINDS, Gate, Source
 from tidegate.feed.order import in_order
 from tidegate.wire import CHANGE_SCHEMA
 
@@ -46,7 +46,7 @@ class Upstream:
             return _one(schemas)
         parts = self.gate.split(pa.concat_tables(self._held))
         self._held = [parts.held]
-        ordered = in_order(parts.released)
+        ordered = in_order(parts.due)
         ddl = _ddl_rows(ordered)
         touched = [name for row in ddl for name in _tables(row)]
         self.gate.mark_applied(resolved, map(ddl_id, ddl), touched, ordered)

@@ -26,6 +26,10 @@ from tidegate.lake.upstream_rows import Completion, failure_in
 from tidegate.model import EventFlag
 from tidegate.model.sql import quoted
 
+MAYBE_RESENT = (
+    "It has no key, and identical rows of one transaction came one after the other: they are "
+    "counted as several rows, but TiCDC may have sent one row again."
+)
 FAILED = "A change could not be written to it: {cause}."
 _FEW = 20_000
 """Rows of a step up to which they are read without a job of Spark's."""
@@ -243,7 +247,8 @@ class Applier:
 
         A row that is sent again looks like a second row that equals it. A partition's rows are cut
         into runs where the sender is seen to start again, and the largest count of equal rows in
-        any one run of a transaction is the right one.
+        any one run of a transaction is the right one. Equal rows of several messages in one run
+        may be either: they are counted, and the table says so.
         """
         _check_old_rows(changes)
         rows = reader.whole_rows(changes)
@@ -252,23 +257,36 @@ class Applier:
         sent = (
             self._runs(rows)
             .groupBy(*names, ts, topic, partition, _own("run"), _own("count"))
-            .agg(F.sum(_own("count")).alias(own("sum")))
+            .agg(
+                F.sum(_own("count")).alias(own("sum")),
+                F.count_distinct(_own("offset")).alias(own("messages")),
+            )
+            .localCheckpoint()
         )
+        if sent.where(_own("messages") > 1).limit(1).count():
+            step.table.diverge(MAYBE_RESENT, guessed=True)
         most = sent.groupBy(*names, ts, topic, partition, _own("count")).agg(
             F.max_by(_own("sum"), F.abs(_own("sum"))).alias(own("sum"))
         )
-        net = most.groupBy(*names).agg(F.sum(_own("sum")).alias(own("net")))
-        net = net.where(_own("net") != 0).alias("net")
+        # Deletes go first in a transaction. A row from before the feed cannot be taken away: what
+        # the sum falls below the number of rows that are there does not count.
+        in_order = Window.partitionBy(*names).orderBy(ts, _own("count"))
+        summed = most.withColumn(own("so far"), F.sum(_own("sum")).over(in_order))
+        net = summed.groupBy(*names).agg(
+            F.sum(_own("sum")).alias(own("net")), F.min(_own("so far")).alias(own("lowest"))
+        )
+        net = net.where((_own("net") != 0) | (_own("lowest") < 0)).alias("net")
         now = self._tables.read(step.table.identifier).withColumn(own("one"), F.lit(1)).alias("now")
         same = [F.col(f"net.{name}").eqNullSafe(F.col(f"now.{name}")) for name in names]
         counted = (
             net.join(now, same, "left")
-            .groupBy(*(F.col(f"net.{name}") for name in names), _own("net"))
+            .groupBy(*(F.col(f"net.{name}") for name in names), _own("net"), _own("lowest"))
             .agg(F.count(_own("one")).alias(own("there")))
         )
         # All copies go and the right number comes: one commit.
         gone = counted.where(_own("there") > 0).select(*names, F.lit("d").alias(OP))
-        wanted = F.greatest(F.lit(0), _own("there") + _own("net")).cast("int")
+        lacking = F.greatest(F.lit(0), -(_own("there") + _own("lowest")))
+        wanted = (_own("there") + _own("net") + lacking).cast("int")
         copies = F.explode(F.array_repeat(F.lit("u"), wanted)).alias(OP)
         put = counted.select(*names, copies)
         # Made before the commit: a statement cannot read the table that it changes by another way.

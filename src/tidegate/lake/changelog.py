@@ -7,7 +7,7 @@ are few. Everything the mirror knows it has read from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -194,6 +194,24 @@ class Changelog:
                 at = row["topic"], row["partition"]
                 last[at] = max(row["offset_max"], last.get(at, _NOTHING))
         return last
+
+    def sources_of_rows(
+        self, known: Offsets, sources: Collection[tuple[str, int]]
+    ) -> set[tuple[str, int]]:
+        """Those of the partitions that have sent new row changes."""
+        if not sources:
+            return set()
+        parts = (
+            equal("topic", topic) & equal("partition", partition) for topic, partition in sources
+        )
+        names = ["topic", "partition"]
+        condition = every(OF_ROWS, known.beyond(), some(*parts))
+        batches = self._batches(condition, names)
+        if batches is None:
+            rows = self.read().where(condition.spark()).select(*names).distinct().collect()
+            return {(topic, partition) for topic, partition in rows}
+        tables = (pa.Table.from_batches([batch]).group_by(names).aggregate([]) for batch in batches)
+        return {(row["topic"], row["partition"]) for table in tables for row in table.to_pylist()}
 
     def control_events(self, known: Offsets) -> pa.Table:
         """New watermarks, statements, table schemas and bad messages, in the order of arrival."""

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tidegate.feed.ddl import ChangeKind
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.plan import Status, Table, Tables
 from tidegate.lake.routes import Routes

@@ -9,7 +9,7 @@ same instant from the same version of the changelog, so that nothing is applied 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.feed.gate import DdlId, Gate, Source, ddl_id
+from tidegate.feed.ddl_names import DdlId, ddl_id
+from tidegate.feed.gate import Gate
 from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
+from tidegate.feed.topic_use import FeedTopics, topic_use
 from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets, named
 from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, some, up_to
 from tidegate.lake.format import Position
@@ -29,6 +31,7 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.late import NO_SCHEMA, Judgement, effects_of
 from tidegate.lake.mend import LateEvents, LateLog
 from tidegate.lake.mysql import DatabaseServer
+from tidegate.lake.observing import bad_messages, needs_judgement, unapplied, unheard
 from tidegate.lake.plan import (
     PastEffect,
     Planner,
@@ -88,6 +91,8 @@ class MirrorSettings:
     """How often a mirror that follows its feed maintains the lake; None: never."""
     keep: timedelta = timedelta(days=7)
     """How long instants are kept then."""
+    topics: FeedTopics = field(default_factory=FeedTopics)
+    """What the changefeed says about its topics and partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,6 @@ class Mirror:
         if found is not None:
             changelog = self._pinned(self._unfinished)
             self._seen.statements.append(changelog.statements_since(self.state.applied_ts))
-        self._promised = self.gate.watermarks
         self._recorded = float("-inf")
         self._unrecorded = False
         self.waiting: dict[SchemaKey, int] = {}
@@ -241,25 +245,39 @@ class Mirror:
 
     def _observe(self, changelog: Changelog) -> None:
         events = changelog.control_events(self._seen.offsets)
-        state = self.state
-        state.gate.add_partitions(self._seen.offsets.last)
-        fresh = changelog.offsets_beyond(self._seen.offsets)
-        state.gate.add_partitions(sorted(fresh))
-        state.gate.observe(events)
+        gate, seen = self.gate, self._seen.offsets
+        gate.add_partitions(seen.last)
+        fresh = changelog.offsets_beyond(seen)
+        gate.add_partitions(sorted(fresh))
         self._schemas.learn(events)
         self._seen.statements.append(events.filter(pc.equal(events["kind"], "ddl")))
+        if gate.has_watermarks:
+            self._judge_topics(changelog, events, fresh)
+        gate.observe(events)
         bad = self._bad(events)
-        state.bad += len(bad)
+        self.state.bad += len(bad)
         if bad and self.settings.bad_messages == "stop":
             first = bad[0]
             raise BadMessages(place_of(first), first["error"]["reason"], len(bad))
-        self._seen.offsets = self._seen.offsets.advanced(fresh)
+        self._seen.offsets = seen.advanced(fresh)
+
+    def _judge_topics(
+        self, changelog: Changelog, events: pa.Table, fresh: Collection[tuple[str, int]]
+    ) -> None:
+        """Tells the gate which topics are in use after all statements seen, applied or not."""
+        topics, state, seen = self.settings.topics, self.state, self._seen
+        self.gate.partition_num = topics.partition_num
+        if needs_judgement(self.gate, topics, fresh):
+            spoke = changelog.sources_of_rows(seen.offsets, unheard(self.gate, events, fresh))
+            self.gate.add_partitions(sorted(spoke), spoke=True)
+            known = [table.name for table in state.tables.values() if not table.gone]
+            pending = pa.concat_tables(seen.statements, promote_options="default")
+            statements = unapplied(self.gate, pending)
+            self.gate.topics = topic_use(self.gate.topics, topics, statements, state.book, known)
 
     def _bad(self, events: pa.Table) -> list[dict[str, Any]]:
-        """The messages that cannot be read, without those that a retry has read since."""
-        errors: list[dict[str, Any]] = events.filter(pc.equal(events["kind"], "error")).to_pylist()
-        settled = self.lake.quarantine.settled() if errors else set()
-        return [row for row in errors if place_of(row) not in settled]
+        """The messages of the feed that cannot be read, but for those that a retry has read."""
+        return bad_messages(self.gate, events, self._seen.offsets, self.lake.quarantine)
 
     def _target(self) -> int | None:
         """The instant to go to, if it is a new one."""
@@ -409,13 +427,14 @@ class Mirror:
         )
         if not changelog.has_changes(condition):
             self.state.offsets = offsets
-            self._promised = {**self._promised, **self._watermarks_of(sources)}
+            self.gate.settle(sources)
             return None
         changelog = changelog.whole()
         late = LateEvents(~self.state.offsets.beyond() | condition, condition)
         log = self.lake.late_log(changelog, late)
         events = log.control_events()
         ddl = events.filter(pc.equal(events["kind"], "ddl"))
+        self.gate.settle(sources)
         return self._repair(changelog, log, ddl, offsets, self.state.retried)
 
     def _late_sources(self) -> dict[tuple[str, int], int]:
@@ -424,14 +443,11 @@ class Mirror:
         if not self.gate.has_watermarks or not applied:
             return {}
         promised = {
-            source: self._promised.get(Source(*source), 0)
+            source: self.gate.watermark_of(source)
             for source, last in self._seen.offsets.last.items()
             if last > known.get(source, -1)
         }
         return {source: ts for source, ts in promised.items() if ts < applied}
-
-    def _watermarks_of(self, sources: Iterable[tuple[str, int]]) -> dict[Source, int]:
-        return {Source(*source): self.gate.watermarks.get(Source(*source), 0) for source in sources}
 
     def _late_condition(self, sources: Mapping[tuple[str, int], int]) -> Condition:
         known, seen = self.state.offsets.last, self._seen.offsets.last
@@ -605,7 +621,6 @@ class Mirror:
         changed = self._changed(steps, before)
         self._unrecorded = True
         self._stopped = []
-        self._promised = self.gate.watermarks
         if worth:
             self._record(changed)
         self._unfinished = None

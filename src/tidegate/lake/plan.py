@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
 from tidegate.feed.ddl import ChangeKind, TableChange
-from tidegate.feed.gate import DdlId
+from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import DROPPED_DATABASE, OWN_DATABASE, Position
@@ -41,6 +41,9 @@ NOT_FROM_START = (
     "The feed does not have its CREATE TABLE, so rows from before the feed are missing."
 )
 NO_WHOLE_ROW = "Its columns are not known: the feed has neither its CREATE nor a whole row."
+COUNTED_AGAIN = (
+    "It has no key, and the feed has no watermarks: a row that TiCDC sends again is counted again."
+)
 OLDER_KEY = (
     "Its rows arrived before its CREATE TABLE, which says that it has another key. Mirror the feed "
     "again, into another lake."
@@ -360,6 +363,8 @@ class Planner:
         if table is None or table.status is Status.STOPPED:
             return
         self._follow_key(table, groups)
+        if not self._in_commit_order and not table.sent.handle_key():
+            table.diverge(COUNTED_AGAIN, guessed=True)
         problem = self._misfit(table, groups)
         if problem:
             self._stop(table, problem, position)

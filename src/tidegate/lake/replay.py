@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidegate.feed.conversion import convert
 from tidegate.feed.ddl import ChangeKind, TableChange
-from tidegate.feed.gate import ddl_id
+from tidegate.feed.ddl_names import ddl_id
 from tidegate.feed.order import Step, steps
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Effect, Name, TableBook

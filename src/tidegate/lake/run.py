@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidegate.feed.topic_use import FeedTopics
 from tidegate.lake import ingest
 from tidegate.lake.changelog import Offsets
 from tidegate.lake.checkpoint import Checkpoint
@@ -49,6 +50,8 @@ class Feed:
     watermarks: bool = True
     partitions: Iterable[tuple[str, int]] = ()
     """Partitions that are known beforehand; Kafka's are found out."""
+    topics: FeedTopics = field(default_factory=FeedTopics)
+    """What the changefeed's settings say about its topics."""
 
 
 @dataclass(slots=True)
@@ -161,7 +164,7 @@ class MirrorRun:
             self.lake,
             watermarks=self.feed.watermarks,
             feed=self.feed.identity,
-            settings=self.settings,
+            settings=replace(self.settings, topics=self.feed.topics),
             boundary=self._boundary,
         )
         self._claim(mirror)

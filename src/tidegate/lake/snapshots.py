@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from tidegate.feed.gate import DdlId, Gate
+from tidegate.feed.ddl_names import DdlId
+from tidegate.feed.gate import Gate
 from tidegate.feed.schema_cache import SchemaCache
 from tidegate.feed.tables import Name, TableBook
 from tidegate.lake.changelog import Offsets

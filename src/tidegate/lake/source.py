@@ -15,6 +15,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidegate.feed.config import ChangefeedConfig, SinkUri
+from tidegate.feed.dispatch import Dispatcher
+from tidegate.feed.topic_use import FeedTopics
 from tidegate.lake.routes import Routes
 from tidegate.lake.run import Feed
 from tidegate.lake.settings import LakeSettings
@@ -53,13 +55,22 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
         assert config is not None
         identity = _kafka_identity(config)
         watermarks, partitions = config.sends_watermarks, []
+        topics = feed_topics(config)
     else:
         located = captures.locate(path, settings.max_messages)
         identity = _capture_identity(path)
         watermarks = _has_watermarks(spark, located, reading, config)
         partitions = _partitions(spark, located, config)
+        topics = FeedTopics(partition_num=None if config is None else config.partition_num)
     identity |= _reading_identity(reading, watermarks, settings.time_zone, settings.routes)
-    return Feed(frame, identity, watermarks, partitions)
+    return Feed(frame, identity, watermarks, partitions, topics)
+
+
+def feed_topics(config: ChangefeedConfig) -> FeedTopics:
+    """What a changefeed to Kafka writes to."""
+    if all(rule.topic is None for rule in config.dispatchers):
+        return FeedTopics(config.topic, None, config.partition_num)
+    return FeedTopics(config.topic, Dispatcher(config, 1).topic, config.partition_num)
 
 
 def _config(source: str, changefeed: str | None) -> ChangefeedConfig | None:

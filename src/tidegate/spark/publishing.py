@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -301,6 +301,15 @@ def _sendable(df: DataFrame, limit: int | None, latest_mark: int) -> DataFrame:
     return df.where(gated | ((kind == "watermark") & (ts <= latest_mark)))
 
 
+def _unsent(gate: Gate) -> Column:
+    """Events that may not have been sent: later ones, and all of partitions that were behind."""
+    found = F.col("commit_ts") >= gate.applied_ts
+    for topic, partition in gate.behind:
+        at = (F.coalesce("topic", F.lit("")) == topic) & (F.col("partition") == partition)
+        found = found | at
+    return found
+
+
 def _published(
     batch: int | None,
     sent: Sent,
@@ -542,7 +551,7 @@ class _Stream:
         typed = self._publisher.schema is not None
         due = _sendable(df, limit, max(found.stamps, default=0) if typed else limit or 0)
         if self._watermarks:  # what was sent before has come again; the gate looks at the rest
-            due = due.where(F.col("commit_ts") >= gate.applied_ts)
+            due = due.where(_unsent(gate))
         sender = Sender(self._feed, gate if self._watermarks else None, self._watermarks or typed)
         sender = self._publisher.send(due, sender, found.told())
         self._feed = sender.feed

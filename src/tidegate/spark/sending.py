@@ -19,8 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.feed.changefeed import OUTGOING_SCHEMA, Changefeed
-from tidegate.feed.ddl_names import ddl_tables
-from tidegate.feed.gate import GATED_KINDS, Gate, ddl_id
+from tidegate.feed.ddl_names import ddl_id, ddl_tables
+from tidegate.feed.gate import GATED_KINDS, Gate
 from tidegate.feed.order import in_order, once
 from tidegate.wire import CHANGE_SCHEMA
 
@@ -63,8 +63,8 @@ class Sender:
 
     def send(self, told: pa.RecordBatch, piece: pa.Table) -> pa.RecordBatch:
         """The messages of whole transactions; `told` are schema rows that go before them."""
-        released = piece if self.gate is None else self.gate.split(piece).released
-        ordered = in_order(released) if self.transactions else _as_they_came(released)
+        due = piece if self.gate is None else self.gate.split(piece).due
+        ordered = in_order(due) if self.transactions else _as_they_came(due)
         changes = _with_marks(ordered, piece)
         batch = pa.concat_batches([told, *changes.to_batches()])
         messages = self.feed.send(batch)

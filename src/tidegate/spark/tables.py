@@ -27,7 +27,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.feed.gate import ROW_KINDS, DdlId
+from tidegate.feed.ddl_names import DdlId
+from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import TableBook
 from tidegate.model import Column, ConfigError, SchemaNotSeen, TableSchema
 from tidegate.spark.decoding import Decoding, message_columns, origin
