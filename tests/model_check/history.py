@@ -263,6 +263,8 @@ class Upstream:
         self.tables: Truth = {}
         self.commits: list[Commit | Signal] = []
         self.truth: list[tuple[int, Truth]] = [(0, {})]
+        self.unclear: set[Name] = set()
+        """The names of tables that a RENAME without the old database may have meant."""
         self.ts = START_MS << LOGICAL
         self._dropped: dict[Name, TableState] = {}
         self._ids = 100
@@ -400,8 +402,8 @@ class Upstream:
             return None
         self._tick()
         is_named = form.endswith("qualified")
-        if not is_named and database != to_database:
-            self._excuse_namesakes(table)
+        if not is_named:
+            self._excuse_namesakes(table, target)
             table = self.tables[table.key]
         after = replace(table, database=to_database, name=to_name)
         del self.tables[table.key]
@@ -418,11 +420,13 @@ class Upstream:
             [WireDdl(both, to_database, schema, None)],
         )
 
-    def _excuse_namesakes(self, table: TableState) -> None:
+    def _excuse_namesakes(self, table: TableState, target: Name) -> None:
         """A RENAME that does not name the old database may mean any table of that name."""
         same = [each for each in self.tables.values() if each.name == table.name]
         if len(same) > 1:
+            self.unclear.add(target)
             for each in same:
+                self.unclear.add(each.key)
                 excuses = each.excuses | {"ambiguous rename"}
                 self.tables[each.key] = replace(each, excuses=excuses)
 

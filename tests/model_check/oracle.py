@@ -24,7 +24,7 @@ from tests.model_check.memory_lake import (
 )
 from tests.model_check.sender import Cut, Delivery, Feed, Sender, Sent, decoded, deliveries
 from tidegate.lake.mirror import Mirror
-from tidegate.lake.plan import State, Table
+from tidegate.lake.plan import State, Status, Table
 
 EXCEPTION = "exception"
 SENDER_FAILS = "the sender fails"
@@ -99,7 +99,7 @@ def check(case: Case) -> Verdict:
             return verdict
         results.append(run.result())
     for cut, result in zip(case.cuts[1:], results[1:], strict=True):
-        if result != results[0]:
+        if case.feed.has_watermarks and result != results[0]:
             differing = sorted(
                 name for name in {*result, *results[0]} if result.get(name) != results[0].get(name)
             )
@@ -209,8 +209,9 @@ class Oracle:
         entries = {_named(table): table for table in mirror.state.tables.values()}
         for name, table in truth.items():
             yield from self._table(table, entries.get(name), there.get(name))
-        for name in entries:
-            if name not in truth:
+        for name, entry in entries.items():
+            is_unclear = name in self.upstream.unclear and entry.status is Status.STOPPED
+            if name not in truth and not is_unclear:
                 yield f"a table too many: {_dotted(name)} is not there upstream"
 
     def _table(
@@ -244,12 +245,19 @@ class Oracle:
             needed[values] += row.written > self.sent.start_ts
         extra = rows - wanted
         lacking = (needed if is_incomplete else wanted) - rows
+        if is_incomplete and not truth.handle and lacking.total() <= self._older_rows(truth):
+            lacking.clear()  # without a key nobody can tell which of two equal rows is the older
         if extra or lacking:
             what = "rows are lost" if not extra else "wrong rows" if lacking else "rows too many"
             yield (
                 f"{what}: {_dotted(truth.key)} has {_shown(rows)}, upstream {_shown(wanted)}"
                 f"{' (incomplete)' if is_incomplete else ''}"
             )
+
+    def _older_rows(self, table: TableState) -> int:
+        """How many rows a table had when the feed began."""
+        before = self.upstream.at(self.sent.start_ts).values()
+        return sum(len(each.rows) for each in before if each.table_id == table.table_id)
 
     # --- marks ------------------------------------------------------------------------------------
 
@@ -273,6 +281,8 @@ class Oracle:
         """Whether something happened to a table that no mirror can follow."""
         if table.excuses or table.born <= self.sent.start_ts:
             return True
+        if self.sent.has_resent and not self.feed.has_watermarks:
+            return True  # rows from before a statement may arrive after it
         return not table.handle and not self.feed.has_old_rows
 
 

@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from tests.model_check.history import Commit, Signal, Upstream
+from tests.model_check.history import Commit, Name, Signal, Upstream
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
+from tidegate.feed.dispatch import Dispatcher
 from tidegate.wire import CHANGE_SCHEMA, decode_batch
 from tidegate.wire.moves import mark_moves
 from tidegate.workload.recorder import Recorder
@@ -86,6 +87,7 @@ class Sent:
     sources: dict[Source, int]
     start_ts: int
     last_watermark: int
+    has_resent: bool = False
 
 
 class Sender:
@@ -103,6 +105,7 @@ class Sender:
         self._start_ts = 0
         self._changefeed = self._new_changefeed()
         self._since_mark = 0
+        self._has_resent = False
 
     def send(self) -> Sent:
         """All messages of the history, and a last watermark."""
@@ -119,6 +122,7 @@ class Sender:
             self._sources,
             self._start_ts,
             self._marks[-1] if self._marks else 0,
+            self._has_resent,
         )
 
     def _run(self, entries: Sequence[Commit | Signal]) -> None:
@@ -150,19 +154,38 @@ class Sender:
 
         restart: how many watermarks to go back, the generation, and a seed for lost messages.
         """
+        back, generation, lost, count = 0, self._generation, 0, self._partitions
         if signal.op[0] == "partitions":
-            back, lost = 0, 0
-            self._partitions = max(self._partitions, signal.op[1])
+            count = max(count, signal.op[1])
         else:
             _, back, generation, lost = signal.op
-            self._generation = generation
-            if self._feed.protocol == "craft":
-                self._generation = "classic"
-        if lost:
-            self._lose(random.Random(lost))
-        self._changefeed = self._new_changefeed()
         checkpoint = self._marks[-1 - back] if back < len(self._marks) else self._start_ts
+        again = [c for c in sent if isinstance(c, Commit) and c.ts > checkpoint]
+        keyless = {row.table.key for c in again for row in c.rows if not row.table.handle}
+        if keyless and not self._is_noticed(again, keyless, count):
+            return
+        if lost and not keyless:
+            self._lose(random.Random(lost))
+        self._has_resent = self._has_resent or bool(again)
+        self._generation = "classic" if self._feed.protocol == "craft" else generation
+        self._partitions = count
+        self._changefeed = self._new_changefeed()
         self._open_sources(checkpoint)
+        self._send_again(sent, checkpoint)
+
+    def _is_noticed(self, again: Sequence[Commit], keyless: set[Name], count: int) -> bool:
+        """Whether a consumer can see that rows of tables without a key are sent again.
+
+        It cannot where a partition brings the same transaction twice, with nothing between.
+        """
+        if self._feed.dispatch == "ts" or self._feed.topic_per_table:
+            return False
+        if self._partitions == 1:
+            return len(again) > 1 and count == 1
+        old, new = (Dispatcher(self._config, number) for number in (self._partitions, count))
+        return all(old.partition(*name, ()) != new.partition(*name, ()) for name in keyless)
+
+    def _send_again(self, sent: Sequence[Commit | Signal], checkpoint: int) -> None:
         pending: list[Commit] = []
         seen: list[Commit | Signal] = []
         for entry in sent:
