@@ -147,7 +147,10 @@ class _Run:
                 self._lake, self._feed.config(), watermarks=self._feed.has_watermarks
             )
         for _ in range(_MOST_STEPS):
-            if not self._lake.log.parts or self._mirror.step(delivery.sources) is None:
+            if (
+                not self._lake.log.parts
+                or self._mirror.step(delivery.sources, delivery.unread) is None
+            ):
                 return
             if self._feed.has_watermarks and not self._feed.late_topics:
                 self._compare(self._mirror.state.applied_ts)
