@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidegate.feed.conversion import convert
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
-from tidegate.lake.apply import FAILED, UnknownOldRow
+from tidegate.lake.apply import FAILED, MAYBE_RESENT, UnknownOldRow
 from tidegate.lake.changelog import (
     TOLD,
     WATERMARKS,
@@ -48,15 +48,7 @@ from tidegate.spark.types import arrow_type, from_text_array
 Values = tuple[Any, ...]
 
 _COMPARED = [
-    "topic",
-    "partition",
-    "offset",
-    "kind",
-    "commit_ts",
-    "database",
-    "table",
-    "shape",
-    "control",
+    *("topic", "partition", "offset", "kind", "commit_ts", "database", "table", "shape", "control"),
 ]
 """The columns that conditions name."""
 _OF_ROWS = [
