@@ -432,12 +432,16 @@ def _keyless(table: MemoryTable, step: Rows, changes: pa.Table, marks: pa.Table)
                 place = row, event["commit_ts"], source, run, sign
                 counts[place] += 1
                 messages.setdefault(place, set()).add(event["offset"])
-    if any(len(offsets) > 1 for offsets in messages.values()):
-        step.table.diverge(MAYBE_RESENT, guessed=True)
     most: dict[tuple[Any, ...], int] = {}
-    for (row, ts, source, _, sign), count in counts.items():
+    senders: Counter[tuple[Any, ...]] = Counter()
+    for (row, ts, source, run, sign), count in counts.items():
         place = row, ts, source, sign
-        most[place] = max(most.get(place, 0), count)
+        if count > most.get(place, 0):
+            senders[row, ts, sign] += len(messages[row, ts, source, run, sign])
+            senders[row, ts, sign] -= most.get(place, 0) and 1
+            most[place] = count
+    if any(count > 1 for count in senders.values()):
+        step.table.diverge(MAYBE_RESENT, guessed=True)
     net: Counter[Values] = Counter(table.rows)
     for (row, _, _, sign), count in sorted(most.items(), key=lambda each: (each[0][1], each[0][3])):
         net[row] = max(0, net[row] + sign * count)

@@ -261,13 +261,22 @@ class Applier:
                 F.sum(_own("count")).alias(own("sum")),
                 F.count_distinct(_own("offset")).alias(own("messages")),
             )
+        )
+        size = F.abs(_own("sum"))
+        most = (
+            sent.groupBy(*names, ts, topic, partition, _own("count"))
+            .agg(
+                F.max_by(_own("sum"), size).alias(own("sum")),
+                F.max_by(_own("messages"), size).alias(own("messages")),
+            )
+            .groupBy(*names, ts, _own("count"))
+            .agg(
+                F.sum(_own("sum")).alias(own("sum")), F.sum(_own("messages")).alias(own("messages"))
+            )
             .localCheckpoint()
         )
-        if sent.where(_own("messages") > 1).limit(1).count():
+        if most.where(_own("messages") > 1).limit(1).count():
             step.table.diverge(MAYBE_RESENT, guessed=True)
-        most = sent.groupBy(*names, ts, topic, partition, _own("count")).agg(
-            F.max_by(_own("sum"), F.abs(_own("sum"))).alias(own("sum"))
-        )
         # Deletes go first in a transaction. A row from before the feed cannot be taken away: what
         # the sum falls below the number of rows that are there does not count.
         in_order = Window.partitionBy(*names).orderBy(ts, _own("count"))
