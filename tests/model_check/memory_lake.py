@@ -50,15 +50,7 @@ from tidegate.spark.types import arrow_type, from_text_array
 Values = tuple[Any, ...]
 
 _COMPARED = [
-    "topic",
-    "partition",
-    "offset",
-    "kind",
-    "commit_ts",
-    "database",
-    "table",
-    "shape",
-    "control",
+    *("topic", "partition", "offset", "kind", "commit_ts", "database", "table", "shape", "control"),
 ]
 """The columns that conditions name."""
 _OF_ROWS = [

@@ -176,7 +176,7 @@ class _Run:
         for table in self._mirror.state.tables.values():
             state = _state(table, self._feed)
             rows: Any = None
-            if state not in (State.STOPPED, State.DIVERGED) and _named(table) in there:
+            if state is not State.STOPPED and not table.diverged and _named(table) in there:
                 one = there[_named(table)]
                 rows = sorted(
                     repr(sorted(zip(one.names, map(_plain, row), strict=True))) for row in one.rows
@@ -229,7 +229,7 @@ class Oracle:
                 yield f"a table is missing: {name}"
             return
         state = _state(entry, self.feed)
-        if state is State.STOPPED or state is State.DIVERGED:
+        if state is State.STOPPED or entry.diverged:
             return
         if found is None:
             yield f"a table is missing: {name}, and is not marked"
@@ -288,7 +288,9 @@ class Oracle:
             return True
         if self.sent.has_resent and not self.feed.has_watermarks:
             return True  # rows from before a statement may arrive after it
-        return not table.handle and not self.feed.has_old_rows
+        # Rows without a key cannot be told from others where the feed tells less, or tells it twice.
+        is_telling = self.feed.has_old_rows and self.feed.has_watermarks
+        return not table.handle and (self.sent.has_resent or not is_telling)
 
 
 def _state(table: Table, feed: Feed) -> State:

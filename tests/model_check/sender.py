@@ -14,10 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from tests.model_check.history import Commit, Name, Signal, Upstream
+from tests.model_check.history import Commit, Signal, Upstream
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.dispatch import Dispatcher
 from tidegate.wire import CHANGE_SCHEMA, decode_batch
 from tidegate.wire.moves import mark_moves
 from tidegate.workload.recorder import Recorder
@@ -161,10 +160,7 @@ class Sender:
             _, back, generation, lost = signal.op
         checkpoint = self._marks[-1 - back] if back < len(self._marks) else self._start_ts
         again = [c for c in sent if isinstance(c, Commit) and c.ts > checkpoint]
-        keyless = {row.table.key for c in again for row in c.rows if not row.table.handle}
-        if keyless and not self._is_noticed(again, keyless, count):
-            return
-        if lost and not keyless:
+        if lost:
             self._lose(random.Random(lost))
         self._has_resent = self._has_resent or bool(again)
         self._generation = "classic" if self._feed.protocol == "craft" else generation
@@ -172,18 +168,6 @@ class Sender:
         self._changefeed = self._new_changefeed()
         self._open_sources(checkpoint)
         self._send_again(sent, checkpoint)
-
-    def _is_noticed(self, again: Sequence[Commit], keyless: set[Name], count: int) -> bool:
-        """Whether a consumer can see that rows of tables without a key are sent again.
-
-        It cannot where a partition brings the same transaction twice, with nothing between.
-        """
-        if self._feed.dispatch == "ts" or self._feed.topic_per_table:
-            return False
-        if self._partitions == 1:
-            return len(again) > 1 and count == 1
-        old, new = (Dispatcher(self._config, number) for number in (self._partitions, count))
-        return all(old.partition(*name, ()) != new.partition(*name, ()) for name in keyless)
 
     def _send_again(self, sent: Sequence[Commit | Signal], checkpoint: int) -> None:
         pending: list[Commit] = []
