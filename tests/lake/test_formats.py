@@ -328,7 +328,9 @@ def test_local_times_and_instants_become_each_other_in_the_zone_of_the_feed(tabl
 
     table.alter("ALTER TABLE t ADD ts TIMESTAMP(1) DEFAULT '2026-01-01 00:00:00.5'", zone)
     assert is_instant("ts")
-    table.alter("ALTER TABLE t MODIFY ts DATETIME(1), ADD copy TIMESTAMP(1) DEFAULT '2026-01-01'", zone)
+    table.alter(
+        "ALTER TABLE t MODIFY ts DATETIME(1), ADD copy TIMESTAMP(1) DEFAULT '2026-01-01'", zone
+    )
     assert table.column("ts") == [dt.datetime(2026, 1, 1, 0, 0, 0, 500000)] * 2
     table.alter("ALTER TABLE t MODIFY ts TIMESTAMP(1), MODIFY copy DATE", zone)
     assert is_instant("ts")

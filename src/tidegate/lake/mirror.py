@@ -485,6 +485,7 @@ class Mirror:
             self.settings.routes,
             completes=self.settings.upstream is not None,
             policy=self._policy,
+            zone=self.settings.time_zone,
         )
 
     def _carry_out(

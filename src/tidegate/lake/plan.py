@@ -182,8 +182,12 @@ class Planner:
         *,
         completes: bool = False,
         policy: Policy = Policy.EVOLVE,
+        zone: str = "UTC",
     ) -> None:
-        """`completes` says that rows of which only the key came can be asked for."""
+        """`completes` says that rows of which only the key came can be asked for.
+
+        `zone` is that of the feed's TIMESTAMP values.
+        """
         self._tables = tables
         self._book = book
         self._routes = routes or Routes()
@@ -193,6 +197,7 @@ class Planner:
         self._keyed = keyed or {}
         self._completes = completes
         self._policy = policy
+        self._zone = zone
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -327,6 +332,7 @@ class Planner:
             others,
             schemas=statement.schemas,
             commit_ts=told.commit_ts,
+            zone=self._zone,
         ):
             self.touched.add(effect.name)
             if effect.new_name is not None:
