@@ -154,6 +154,13 @@ def test_a_rename_with_other_clauses_does_both():
     assert book.get("d", "u").column_names == ("id", "v", "w")
 
 
+def test_a_rename_with_other_clauses_that_may_mean_several_tables_makes_none():
+    book = book_of("d.t", "e.t")
+    effects = book.run("ALTER TABLE t ADD COLUMN w INT, RENAME TO d.u", "d", "u")
+    assert told(effects) == ["unmirrored d.t", "unmirrored e.t", "unmirrored d.u"]
+    assert known(book) == {"d.t", "e.t"}
+
+
 def test_a_rename_with_a_clause_that_cannot_be_followed_stops_both_names():
     book = book_of("d.t", databases=["d"])
     effects = book.run("ALTER TABLE t DROP COLUMN x, RENAME TO u", "d", "u")

@@ -80,10 +80,10 @@ class Table:
     def change(self, statement: str) -> TableChange:
         return transition(self.schema, statement, "shop")
 
-    def alter(self, statement: str) -> None:
+    def alter(self, statement: str, zone: str = "UTC") -> None:
         change = self.change(statement)
         position = Position(self.tick().ts, 1)
-        self.tables.evolve(self.identifier, self.schema, change, position)
+        self.tables.evolve(self.identifier, self.schema, change, position, zone)
         assert self.tables.position(self.identifier) == position
         assert self.schema == change.after
 
@@ -317,6 +317,28 @@ def test_a_table_gets_its_first_datetime_and_timestamp_later(
     second.append((1, None, None))
     second.alter("ALTER TABLE t ADD COLUMN at DATETIME, ADD COLUMN seen TIMESTAMP NULL")
     assert second.rows() == [(1, None, None, None, None)]
+
+
+def test_local_times_and_instants_become_each_other_in_the_zone_of_the_feed(table: Table) -> None:
+    instant, zone = "TIMESTAMP'2025-12-31 15:00:00.5Z'", "Asia/Tokyo"
+
+    def is_instant(name: str) -> bool:
+        read = table.tables.read(table.identifier)
+        return read.where(f"`{name}` = {instant}").count() == 2
+
+    table.alter("ALTER TABLE t ADD ts TIMESTAMP(1) DEFAULT '2026-01-01 00:00:00.5'", zone)
+    assert is_instant("ts")
+    table.alter(
+        "ALTER TABLE t MODIFY ts DATETIME(1), ADD copy TIMESTAMP(1) DEFAULT '2026-01-01'", zone
+    )
+    assert table.column("ts") == [dt.datetime(2026, 1, 1, 0, 0, 0, 500000)] * 2
+    table.alter("ALTER TABLE t MODIFY ts TIMESTAMP(1), MODIFY copy DATE", zone)
+    assert is_instant("ts")
+    assert table.column("copy") == [dt.date(2026, 1, 1)] * 2
+    table.alter("ALTER TABLE t MODIFY ts VARCHAR(30)", zone)
+    assert table.column("ts") == ["2026-01-01 00:00:00.5"] * 2
+    table.alter("ALTER TABLE t MODIFY ts TIMESTAMP(1)", zone)
+    assert is_instant("ts")
 
 
 def test_what_rows_do_not_show_changes_the_schema_only(table: Table) -> None:

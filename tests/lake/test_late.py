@@ -314,6 +314,26 @@ def test_late_rows_are_followed_to_the_table_that_has_them(statements, expected)
     assert list(follow(T, [1, 5], done)) == expected
 
 
+def test_late_rows_are_followed_through_renames_of_one_instant_by_what_these_depend_on():
+    queries = ["RENAME TABLE d.t TO d.u", "RENAME TABLE d.u TO d.v"]
+    done = effects_of([DdlId(3, "d", "t", query) for query in queries], TableBook())
+    assert list(follow(T, [1], done)) == [Followed(U, [1], queries[0])]
+    assert list(follow(U, [1], done)) == [Followed(V, [1], queries[1])]
+
+
+def test_late_rows_of_a_database_that_is_gone_are_of_no_account():
+    done = effects_of([DdlId(3, "d", "", "DROP DATABASE d")], TableBook(), [T])
+    assert list(follow(T, [1], done)) == []
+
+
+def test_late_rows_are_followed_to_another_database():
+    book, query = TableBook(), "ALTER TABLE t RENAME AS e.w"
+    for database in "de":
+        book.run(f"CREATE DATABASE {database}", database)
+    done = effects_of([DdlId(3, "e", "w", query)], book, [T])
+    assert list(follow(T, [1], done)) == [Followed(Name("e", "w"), [1], query)]
+
+
 def judgement(*statements, kept_since=0):
     book = TableBook()
     effects = book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "d")

@@ -181,6 +181,8 @@ class Gate:
 
     def has_applied(self, ddl: DdlId) -> bool:
         """Whether this statement, in any spelling, was applied at `applied_ts` itself."""
+        if ddl.commit_ts != self._applied.ts:
+            return False
         return any(ddl.key() == each.key() for each in self._applied.ddl)
 
     @property

@@ -8,9 +8,9 @@ again, is there once, however its copies are spelled.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -96,17 +96,37 @@ def once(table: pa.Table, *, by_text: bool = False) -> pa.Table:
     columns = ["commit_ts", "database", "table", "ddl", "schema", *_POSITION]
     rows = table.select(columns).take(ddl_places)
     order = _sorted(rows.select(list(_POSITION)))
-    copies: dict[Hashable, list[tuple[bool, bool, int, int]]] = {}
+    copies: dict[int, list[_Copy]] = {}
     ordered = zip(ddl_places.take(order).to_pylist(), rows.take(order).to_pylist(), strict=True)
-    for number, (place, row) in enumerate(ordered):
+    for place, row in ordered:
         ddl = ddl_id(row)
-        lacks_database = not names_old_database(ddl.query, ddl.database)
-        copy = (not row["schema"], lacks_database, number, place)
-        copies.setdefault(ddl.key(by_text=by_text), []).append(copy)
-    surplus = [place for each in copies.values() for *_, place in sorted(each)[1:]]
+        copies.setdefault(ddl.commit_ts, []).append(_Copy(place, ddl, bool(row["schema"])))
+    surplus = [place for each in copies.values() for place in _surplus(each, by_text)]
     if not surplus:
         return table
     return table.filter(pc.invert(pc.is_in(places, pa.array(surplus, pa.int64()))))
+
+
+class _Copy(NamedTuple):
+    place: int
+    ddl: DdlId
+    has_schemas: bool
+
+
+def _surplus(copies: Sequence[_Copy], by_text: bool) -> Iterator[int]:
+    """The places of DDL of one commit_ts, in order, that another one of them stands for."""
+    if len(copies) == 1:  # mostly so: no need to read the statement
+        return
+    by_key: dict[Hashable, list[_Copy]] = {}
+    for copy in copies:
+        by_key.setdefault(copy.ddl.key(by_text=by_text), []).append(copy)
+    for same in by_key.values():
+        best = max(same, key=_says)  # of equals the first
+        yield from (copy.place for copy in same if copy is not best)
+
+
+def _says(copy: _Copy) -> tuple[bool, bool]:
+    return copy.has_schemas, names_old_database(copy.ddl.query, copy.ddl.database)
 
 
 def steps(table: pa.Table, *, by_arrival: bool = False) -> Iterator[Step]:

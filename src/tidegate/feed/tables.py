@@ -330,6 +330,7 @@ class TableBook:
                 tables=(TableName(*name),),
                 new_names=(),
                 lacks_database=(),
+                after=None,
                 columns=(),
                 guesses=(),
                 reason=reason,

@@ -517,13 +517,14 @@ class Mirror:
         """What rows are late, too, and what is to be done about all of it."""
         state, applied = self.state, self.state.applied_ts
         times = log.times(self._applied_ts())
-        late_ids = [ddl_id(row) for row in in_order(late_ddl).to_pylist()]
+        by_text = not self.gate.has_watermarks
+        late_ids = [ddl_id(row) for row in in_order(late_ddl, by_arrival=by_text).to_pylist()]
         firsts = [found[0] for found in times.values()] + [each.commit_ts for each in late_ids]
         done: list[DdlId] = []
         if firsts:
             others = log.statements_since(min(firsts))
             others = others.filter(pc.less_equal(others["commit_ts"], applied))
-            done = [ddl_id(row) for row in in_order(others).to_pylist()]
+            done = [ddl_id(row) for row in in_order(others, by_arrival=by_text).to_pylist()]
         judged = Judgement(
             state.tables,
             state.book,
@@ -532,7 +533,6 @@ class Mirror:
             self.lake.snapshots.kept_since(),
             applied,
         )
-        by_text = not self.gate.has_watermarks
         keys = {each.key(by_text=by_text) for each in done}
         for each in late_ids:
             # If it is among them, another partition's copy could be read in time.
