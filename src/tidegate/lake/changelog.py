@@ -36,7 +36,9 @@ CONTROL = "control"
 
 OF_ROWS = equal(CONTROL, False)
 """Inserts, updates and deletes."""
-_OF_CONTROL = equal(CONTROL, True)
+OF_CONTROL = equal(CONTROL, True)
+"""Watermarks, statements, schemas and bad messages."""
+OF_BAD_MESSAGES = OF_CONTROL & equal("kind", "error")
 
 _PLACE = ["topic", "partition", "offset", "event"]
 _NARROW = [*_PLACE, "kind", "commit_ts", "database", "table"]
@@ -216,12 +218,12 @@ class Changelog:
         """New watermarks, statements, table schemas and bad messages, in the order of arrival."""
         kinds = [equal("kind", kind) for kind in ("watermark", "ddl", "error")]
         of_table = equal("kind", "schema") & is_null("shape")
-        return self._table(every(_OF_CONTROL, known.beyond(), some(*kinds, of_table)), TOLD)
+        return self._table(every(OF_CONTROL, known.beyond(), some(*kinds, of_table)), TOLD)
 
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""
         return self.whole()._table(
-            every(_OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), TOLD
+            every(OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), TOLD
         )
 
     def first_ts(self) -> int:
@@ -245,7 +247,7 @@ class Changelog:
             named(database, table) & some(*(equal("shape", shape) for shape in sorted(shapes)))
             for (database, table), shapes in wanted.items()
         ]
-        condition = every(_OF_CONTROL, equal("kind", "schema"), some(*tables))
+        condition = every(OF_CONTROL, equal("kind", "schema"), some(*tables))
         columns = ["shape", "database", "table", "schema"]
         batches = self.whole()._batches(condition, columns)
         if batches is None:
