@@ -158,6 +158,14 @@ def test_after_every_watermark_the_tables_are_those_of_the_source(variant):
     assert differences(mirror.model, variant.truth, floats=variant.protocol != "craft") == set()
 
 
+def test_a_rename_swap_between_watermarks_shows_the_rows_of_both_tables():
+    mirror = Mirror(Gate([("", 0)]))
+    for chunk in chunks(decoded("new/x_renameswap.simple.json")):
+        mirror.read(chunk)
+    assert mirror.is_done()
+    assert differences(mirror.model, "new/x_renameswap") == set()
+
+
 @pytest.mark.parametrize("variant", EVENTUAL, ids=name_of)
 def test_a_feed_without_watermarks_comes_to_the_same_in_the_end(variant):
     mirror = Mirror(Gate(PARTITIONS, watermarks=False))

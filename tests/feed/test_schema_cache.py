@@ -208,6 +208,50 @@ def test_a_bootstrap_alone_makes_nothing_old():
     assert cache.forget(100) == []
 
 
+def test_a_rename_swap_leaves_each_name_the_version_that_it_was_given_last():
+    cache = SchemaCache()
+    cache.add(batch(ddl(9, schema(8, "a")), ddl(19, schema(18, "b"))))
+    cache.add(batch(ddl(29, schema(18, "a")), ddl(29, schema(8, "b"))))
+    assert cache.forget(29) == []  # rows at 29 are of before
+    assert cache.forget(30) == [SchemaKey("d", "a", 8), SchemaKey("d", "b", 18)]
+    assert counts(cache.split(batch(insert(18, name="a"), insert(8, name="b")))) == (2, 0)
+
+
+def test_a_version_that_comes_back_to_a_name_is_kept():
+    """A migration: the table is replaced by a new one, and put back when that fails."""
+    cache = SchemaCache()
+    cache.add(batch(ddl(9, schema(8)), ddl(29, schema(18)), ddl(39, schema(8))))
+    again = SchemaCache.from_json(cache.to_json())
+    assert again.forget(35) == []
+    assert again.forget(40) == [SchemaKey("d", "a", 18)]
+    assert again.keys == (SchemaKey("d", "a", 8),)
+
+
+def test_a_bootstrap_of_a_higher_version_is_kept_though_a_lower_one_was_given():
+    cache = SchemaCache()
+    cache.add(batch(bootstrap(7), bootstrap(18), ddl(29, schema(8))))
+    assert cache.forget(100) == [SchemaKey("d", "a", 7)]
+    assert cache.keys == (SchemaKey("d", "a", 8), SchemaKey("d", "a", 18))
+
+
+@pytest.mark.parametrize(
+    ("told", "lost"),
+    [
+        ((), False),
+        ((ddl(49, schema(18)),), False),  # the rows came after it: by a rename, say
+        ((ddl(50, schema(18)),), True),
+        ((ddl(60, schema(7)),), True),
+        ((bootstrap(18),), True),
+        ((bootstrap(7),), False),
+        ((ddl(60, schema(18, "b")), bootstrap(18, "b")), False),
+    ],
+)
+def test_a_version_is_lost_when_its_name_has_gone_on_to_another(told, lost):
+    cache = SchemaCache()
+    cache.add(batch(*told))
+    assert cache.is_lost(SchemaKey("d", "a", 8), 50) is lost
+
+
 def test_the_schemas_survive_a_restart():
     cache = SchemaCache()
     cache.add(batch(bootstrap(8), ddl(19, schema(18, "a", "id", "ü"))))

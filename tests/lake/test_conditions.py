@@ -1,4 +1,4 @@
-"""A condition means the same to Spark, to Arrow and to Iceberg."""
+"""A condition means the same to Spark, to its SQL, to Arrow and to Iceberg."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ BEYOND = [2, 4, 5, 6, 7, 8, 9, 10, 11]
         (KNOWN.beyond(), BEYOND),
         (Offsets().beyond(), list(range(12))),
         (equal("topic", "b"), [3, 4, 8]),
+        (equal("topic", "it's \\'"), []),
         (every(above("offset", 5), up_to("offset", 7)), [1, 6, 11]),
         (is_null("shape") & ~equal("topic", "a"), [3, 9]),
         (some(equal("shape", 2), is_null("shape")), [0, 2, 3, 5, 6, 8, 9, 11]),
@@ -45,9 +46,11 @@ BEYOND = [2, 4, 5, 6, 7, 8, 9, 10, 11]
         (ALWAYS & equal("partition", 3), [7]),
     ],
 )
-def test_spark_and_arrow_agree(spark, condition, numbers):
+def test_spark_sql_and_arrow_agree(spark, condition, numbers):
     by_spark = spark.createDataFrame(ROWS).where(condition.spark()).toArrow()
+    by_sql = spark.createDataFrame(ROWS).where(condition.sql()).toArrow()
     by_arrow = pa.Table.from_batches(ROWS.to_batches()).filter(condition.arrow())
     assert sorted(by_spark["number"].to_pylist()) == numbers
+    assert sorted(by_sql["number"].to_pylist()) == numbers
     assert pc.sort_indices(by_arrow["number"]).to_pylist() == list(range(len(numbers)))
     assert by_arrow["number"].to_pylist() == numbers

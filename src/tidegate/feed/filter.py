@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +39,11 @@ _QUOTED = {
 _CLASS = re.compile(r"\[(!?)((?:\\[^0-9a-zA-Z]|[^\\\]])+)\]")
 _PLAIN = re.compile(r"[0-9A-Za-z$_\x80-\U0010ffff]+")
 _WILDCARDS = {"*": ".*", "?": "."}
+_BODY = re.compile(r"(?:\(\?i\))?\(\?s\)\^(.*)\$", re.DOTALL)
+_PARTS = re.compile(r"\\.|\.\*?|\[\^?(?:\\.|[^\\\]])+\]|.", re.DOTALL)
+
+IN_TOPICS = "[A-Za-z0-9._-]"
+"""A character of a topic's name, as a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class _Pattern:
 
     name: str | None = None
     regex: str | None = None
+    wildcards: bool = False
+    """Whether the expression was written with wildcards."""
 
     @property
     def takes_all(self) -> bool:
@@ -56,12 +63,37 @@ class _Pattern:
         """The same for names in lower case."""
         if self.name is not None:
             return _Pattern(name=self.name.lower())
-        return self if self.regex is None else _Pattern(regex="(?i)" + self.regex)
+        return self if self.regex is None else replace(self, regex="(?i)" + self.regex)
 
     def matches(self, name: str) -> bool:
         if self.name is not None:
             return self.name == name
         return self.regex is None or _found(self.regex, name)
+
+    def in_topics(self) -> str:
+        """An expression for all that such names can be in the names of topics, in any case."""
+        if self.name is not None:
+            return "".join(map(_letter_in_topics, self.name))
+        body = _BODY.fullmatch(self.regex or "")
+        if not self.wildcards or body is None:
+            return IN_TOPICS + "*"
+        return "".join(map(_part_in_topics, _PARTS.findall(body[1])))
+
+
+def _part_in_topics(part: str) -> str:
+    """Wildcards and classes take any character here: too much is better than too little."""
+    if part == ".*":
+        return IN_TOPICS + "*"
+    is_class = part.startswith("[") and len(part) > 1
+    return IN_TOPICS if part == "." or is_class else _letter_in_topics(part[-1])
+
+
+def _letter_in_topics(letter: str) -> str:
+    if letter.isascii() and letter.isalpha():
+        return f"[{letter.lower()}{letter.upper()}]"
+    if letter == ".":
+        return "[._]"
+    return letter if letter.isascii() and (letter.isdigit() or letter == "-") else "_"
 
 
 def _found(regex: str, name: str) -> bool:
@@ -127,6 +159,11 @@ class TableFilter:
             if rule.database.matches(database) and (rule.includes or rule.table.takes_all):
                 return rule.includes
         return False
+
+    def in_topics(self) -> list[tuple[str, str]]:
+        """What databases and tables can be in the names of topics, a pair for each inclusion."""
+        rules = (rule for rule in self.rules if rule.includes)
+        return [(rule.database.in_topics(), rule.table.in_topics()) for rule in rules]
 
     def _folded(self, name: str) -> str:
         return name if self.case_sensitive else name.lower()
@@ -197,7 +234,7 @@ def _parse_wildcards(text: str, start: int) -> tuple[_Pattern, int]:
         return _Pattern(name=name), position
     if regex == ".*":
         return _Pattern(), position
-    return _Pattern(regex=_checked(f"(?s)^{regex}$")), position
+    return _Pattern(regex=_checked(f"(?s)^{regex}$"), wildcards=True), position
 
 
 def _escaped(text: str, position: int) -> str:

@@ -83,7 +83,7 @@ class SchemaCache:
         self.max_rows = max_rows
         self.max_age = max_age
         self._clock = clock
-        # A schema, and the commit_ts of the DDL that brought it; None if no DDL has been seen to.
+        # A schema, and the commit_ts of the last DDL that gave it to its name; None if none did.
         self._schemas: dict[SchemaKey, TableSchema] = {}
         self._since: dict[SchemaKey, int | None] = {}
         self._waiting: dict[SchemaKey, tuple[int, Position, float]] = {}
@@ -111,32 +111,37 @@ class SchemaCache:
         key = SchemaKey(schema.database, schema.table, schema.version)
         self.shapes.add_schema(schema)
         self._schemas[key] = schema
-        known = self._since.get(key)
-        self._since[key] = since if known is None else known
+        given = [each for each in (since, self._since.get(key)) if each is not None]
+        self._since[key] = max(given, default=None)
 
     def forget(self, applied_ts: int) -> list[SchemaKey]:
         """Drops the versions that no row after `applied_ts` can name, and says which.
 
-        A version is kept until a DDL before `applied_ts` has brought its table a newer one. The
-        number of a version is no commit_ts: it is older than its DDL, and rows between the two
-        still name the version before. Under the old name of a renamed table nothing newer comes, so
-        its last version stays: one small schema a rename.
+        A version of a name is obsolete once a later DDL before `applied_ts` has given the name
+        another one. The DDL's commit_ts decides: a version number is older than its DDL, and rows
+        between the two still name the version before; and RENAME gives a name an old number again.
+        Of versions that no DDL has brought only lower numbers are obsolete. Under the old name of a
+        renamed table nothing newer comes, so its last version stays: one small schema a rename.
         """
-        newest: dict[tuple[str, str], int] = {}
+        current: dict[tuple[str, str], tuple[int, int]] = {}
         for key, since in self._since.items():
             if since is not None and since < applied_ts:
                 name = key.database, key.table
-                newest[name] = max(newest.get(name, key.version), key.version)
-        gone = [
-            key
-            for key in self._schemas
-            if key.version < newest.get((key.database, key.table), key.version)
-        ]
+                current[name] = max(current.get(name, (since, key.version)), (since, key.version))
+        gone = [key for key in self._schemas if self._is_obsolete(key, current)]
         for key in gone:
             del self._schemas[key]
             del self._since[key]
             self.shapes.forget_schema(*key)
         return sorted(gone)
+
+    def _is_obsolete(self, key: SchemaKey, current: dict[tuple[str, str], tuple[int, int]]) -> bool:
+        """Whether the name has another version now; `current` is its `since` and number."""
+        given = current.get((key.database, key.table))
+        if given is None or key.version == given[1]:
+            return False
+        since = self._since[key]
+        return key.version < given[1] if since is None else since < given[0]
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -149,19 +154,23 @@ class SchemaCache:
         """The schema of that version, if it has been seen and is still kept."""
         return self._schemas.get(SchemaKey(database, table, version))
 
-    def is_lost(self, key: SchemaKey, first_ts: int) -> bool:
-        """Whether a version cannot come any more: the name has had another one since."""
-        return any(
-            key.version < other.version or (self._since[other] or 0) >= first_ts
-            for other in self._schemas
-            if (other.database, other.table) == (key.database, key.table)
-        )
-
     def latest(self, database: str, table: str) -> TableSchema | None:
         """The schema of the highest version of that name."""
         versions = (key for key in self._schemas if (key.database, key.table) == (database, table))
         key = max(versions, default=None)
         return None if key is None else self._schemas[key]
+
+    def is_lost(self, key: SchemaKey, first_ts: int) -> bool:
+        """Whether a version that rows since `first_ts` name can no longer come.
+
+        A later DDL has given the name another version, or a schema without a DDL has a higher
+        number: TiCDC sends only the schema that a table has now.
+        """
+        return any(
+            other.version > key.version if since is None else since >= first_ts
+            for other, since in self._since.items()
+            if other[:2] == key[:2] and other.version != key.version
+        )
 
     def shape(self, shape: int, version: int | None = None) -> Shape:
         """What a row's columns are; raises SchemaNotSeen where that is not known yet."""

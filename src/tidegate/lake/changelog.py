@@ -36,8 +36,10 @@ CONTROL = "control"
 
 OF_ROWS = equal(CONTROL, False)
 """Inserts, updates and deletes."""
-_OF_CONTROL = equal(CONTROL, True)
-WATERMARKS = _OF_CONTROL & equal("kind", "watermark")
+OF_CONTROL = equal(CONTROL, True)
+"""Watermarks, statements, schemas and bad messages."""
+WATERMARKS = OF_CONTROL & equal("kind", "watermark")
+OF_BAD_MESSAGES = OF_CONTROL & equal("kind", "error")
 
 _PLACE = ["topic", "partition", "offset", "event"]
 _NARROW = [*_PLACE, "kind", "commit_ts", "database", "table"]
@@ -217,7 +219,7 @@ class Changelog:
         """New watermarks, statements, table schemas and bad messages, in the order of arrival."""
         kinds = [equal("kind", kind) for kind in ("watermark", "ddl", "error")]
         of_table = equal("kind", "schema") & is_null("shape")
-        return self._table(every(_OF_CONTROL, known.beyond(), some(*kinds, of_table)), TOLD)
+        return self._table(every(OF_CONTROL, known.beyond(), some(*kinds, of_table)), TOLD)
 
     def has_changes(self, condition: Condition) -> bool:
         """Whether any row change or statement meets a condition."""
@@ -230,7 +232,7 @@ class Changelog:
     def statements_since(self, ts: int) -> pa.Table:
         """All statements at or after a commit_ts."""
         return self.whole()._table(
-            every(_OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), TOLD
+            every(OF_CONTROL, equal("kind", "ddl"), above("commit_ts", ts - 1)), TOLD
         )
 
     def first_ts(self) -> int:
@@ -254,7 +256,7 @@ class Changelog:
             named(database, table) & some(*(equal("shape", shape) for shape in sorted(shapes)))
             for (database, table), shapes in wanted.items()
         ]
-        condition = every(_OF_CONTROL, equal("kind", "schema"), some(*tables))
+        condition = every(OF_CONTROL, equal("kind", "schema"), some(*tables))
         columns = ["shape", "database", "table", "schema"]
         batches = self.whole()._batches(condition, columns)
         if batches is None:

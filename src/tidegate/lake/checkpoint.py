@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tidegate.lake.changelog import Offsets
 from tidegate.model import LakeError
 
+NAME = "checkpoint"
 Ends = dict[tuple[str, int], int]
 
 
@@ -26,6 +27,11 @@ class Checkpoint:
         self.folder = folder
         self._jvm: Any = spark.sparkContext._jvm
         self._settings = spark.sparkContext._jsc.hadoopConfiguration()
+
+    @classmethod
+    def of(cls, spark: SparkSession, lake: str) -> Checkpoint:
+        """The checkpoint of the lake in a folder."""
+        return cls(spark, f"{lake.rstrip('/')}/{NAME}")
 
     # --- what it says -----------------------------------------------------------------------------
 
@@ -54,6 +60,13 @@ class Checkpoint:
         nothing yet is known in time.
         """
         return sorted(self.ends())
+
+    def topics(self) -> list[str]:
+        """The topics that were read so far; none of a damaged checkpoint, which `check` reports."""
+        try:
+            return sorted({topic for topic, _ in self.ends()})
+        except (Py4JJavaError, ValueError):
+            return []
 
     def starts(self) -> Ends:
         """From which offset a topic was read at first; nothing as long as that is not known."""

@@ -1,7 +1,8 @@
-"""Conditions on the columns of the changelog, told once and read by three.
+"""Conditions on the columns of the changelog, stated once and rendered for each engine.
 
-Spark filters rows by them, Arrow does in files that are read without Spark, and Iceberg passes over
-files whose statistics rule them out. A condition on a column that is NULL is not met.
+Spark filters rows by them, Arrow does in files that are read without Spark, Iceberg passes over
+files whose statistics rule them out, and DELETE takes them as SQL. A condition on a column that is
+NULL is not met.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from tidegate.model.sql import quoted
+
 Value = int | str | bool
 
 
@@ -25,6 +28,10 @@ class Condition(ABC):
     @abstractmethod
     def spark(self) -> Column:
         """For DataFrames."""
+
+    @abstractmethod
+    def sql(self) -> str:
+        """For statements of Spark's SQL; it can stand among others without brackets."""
 
     @abstractmethod
     def arrow(self) -> pc.Expression:
@@ -54,6 +61,9 @@ class _Compared(Condition):
         found: Column = _SIGNS[self.sign][0](F.col(self.name), self.value)
         return found
 
+    def sql(self) -> str:
+        return f"({quoted(self.name)} {self.sign} {_literal(self.value)})"
+
     def arrow(self) -> pc.Expression:
         return _SIGNS[self.sign][0](pc.field(self.name), self.value)
 
@@ -68,12 +78,22 @@ _SIGNS: dict[str, tuple[Any, str]] = {
 }
 
 
+def _literal(value: Value) -> str:
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+    return str(value).lower()
+
+
 @dataclass(frozen=True, slots=True)
 class _Null(Condition):
     name: str
 
     def spark(self) -> Column:
         return F.col(self.name).isNull()
+
+    def sql(self) -> str:
+        return f"({quoted(self.name)} IS NULL)"
 
     def arrow(self) -> pc.Expression:
         return pc.field(self.name).is_null()
@@ -91,6 +111,10 @@ class _Joined(Condition):
         found: Column = reduce(and_ if self.every else or_, (each.spark() for each in self.parts))
         return found
 
+    def sql(self) -> str:
+        word = " AND " if self.every else " OR "
+        return "(" + word.join(each.sql() for each in self.parts) + ")"
+
     def arrow(self) -> pc.Expression:
         return reduce(and_ if self.every else or_, (each.arrow() for each in self.parts))
 
@@ -106,6 +130,9 @@ class _Not(Condition):
     def spark(self) -> Column:
         return ~self.part.spark()
 
+    def sql(self) -> str:
+        return f"(NOT {self.part.sql()})"
+
     def arrow(self) -> pc.Expression:
         return ~self.part.arrow()
 
@@ -119,6 +146,9 @@ class _Always(Condition):
 
     def spark(self) -> Column:
         return F.lit(self.met)
+
+    def sql(self) -> str:
+        return str(self.met).lower()
 
     def arrow(self) -> pc.Expression:
         return pc.scalar(self.met)

@@ -17,6 +17,7 @@ from pyspark.sql.window import Window
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
+from tidegate.lake.conditions import equal, every, some, up_to
 from tidegate.lake.format import OWN_DATABASE, Position
 from tidegate.lake.lake import Lake
 from tidegate.lake.quarantine import Quarantine
@@ -133,10 +134,14 @@ def _oldest_needed(lake: Lake, since: int) -> dict[Name, datetime]:
 def _forget_changes(lake: Lake, state: MirrorState, since: int) -> None:
     """Rows, statements and watermarks before an instant that every table has passed.
 
-    Shapes, schemas and bad messages stay: they are few, and later rows may refer to them.
+    Those beyond the applied offsets stay, whatever their commit_ts: a feed without watermarks is
+    applied by arrival, and a partition may have been behind the others. Shapes, schemas and bad
+    messages stay: they are few, and later rows may refer to them.
     """
-    kinds = ", ".join(f"'{kind}'" for kind in (*ROW_KINDS, "ddl", "watermark"))
-    condition = f"commit_ts < {min(since, state.applied_ts)} AND kind IN ({kinds})"
+    kinds = some(*(equal("kind", kind) for kind in (*ROW_KINDS, "ddl", "watermark")))
+    applied = ~state.offsets.beyond()
+    past = up_to("commit_ts", min(since, state.applied_ts) - 1)
+    condition = every(past, kinds, applied).sql()
     gone = lake.changelog.read().where(condition).limit(1).count()
     if gone:
         lake.tables.delete(lake.changelog.identifier, condition, Position(0))

@@ -31,6 +31,9 @@ from pyspark.sql.types import (
 )
 
 from tidegate.feed.gate import ROW_KINDS
+from tidegate.lake.changelog import OF_BAD_MESSAGES
+from tidegate.lake.conditions import Condition, above, equal, every, some, up_to
+from tidegate.lake.logfiles import rows_of
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
@@ -38,7 +41,6 @@ from tidegate.wire.moves import mark_moves
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
-from tidegate.lake.logfiles import rows_of
 
 NAME = "quarantine"
 READ = "read"
@@ -138,7 +140,7 @@ class Quarantine:
         return {Place(*row) for row in rows.select(*PLACE).distinct().collect()}
 
     def _unsettled(self) -> DataFrame:
-        errors = self._lake.changelog.read().where(F.col("kind") == "error")
+        errors = self._lake.changelog.read().where(OF_BAD_MESSAGES.spark())
         log = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
         settled = log.select(*PLACE).distinct()
         return errors.join(F.broadcast(settled), list(PLACE), "left_anti")
@@ -226,7 +228,8 @@ class Quarantine:
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""
         wanted = self._lake.spark.createDataFrame([tuple(place) for place in places], _PLACES)
-        rows = self._lake.changelog.read().where(F.col("kind") != "error")
+        condition = within(places) & ~equal("kind", "error")
+        rows = self._lake.changelog.read().where(condition.spark())
         found = rows.join(F.broadcast(wanted), list(PLACE), "left_semi").select(*PLACE).distinct()
         return {Place(*row) for row in found.collect()}
 
@@ -268,6 +271,24 @@ def _without(changes: pa.Table, places: Iterable[Place]) -> pa.Table:
     rows = zip(*(changes[name].to_pylist() for name in PLACE), strict=True)
     keep = [Place(topic or "", *rest) not in gone for topic, *rest in rows]
     return changes.filter(pa.array(keep, pa.bool_()))
+
+
+def within(places: Iterable[Place]) -> Condition:
+    """Events of the partitions that have places, between the first and the last of these."""
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for topic, partition, offset in places:
+        offsets.setdefault((topic, partition), []).append(offset)
+    return some(
+        *(
+            every(
+                equal("topic", topic),
+                equal("partition", partition),
+                above("offset", min(found) - 1),
+                up_to("offset", max(found)),
+            )
+            for (topic, partition), found in offsets.items()
+        )
+    )
 
 
 def place_of(row: Any) -> Place:

@@ -33,7 +33,6 @@ from tidegate.lake.upkeep import Upkeep
 from tidegate.model import LakeError, SourceError, TidegateError
 from tidegate.spark.queries import MESSAGES_LOST, explained
 
-CHECKPOINT = "checkpoint"
 _FLOOR = "tidegate.floor"
 _BATCH_SECONDS = 10.0
 READING = "Reading the feed"
@@ -90,7 +89,7 @@ class MirrorRun:
         self._on_progress = on_progress
         self._boundary = boundary
         self._counted = ""
-        self._checkpoint = Checkpoint(lake.spark, f"{lake.place.folder.rstrip('/')}/{CHECKPOINT}")
+        self._checkpoint = Checkpoint.of(lake.spark, lake.place.folder)
 
     def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Reads all that the feed has now, and moves the tables as far as that allows.

@@ -17,13 +17,20 @@ from pyspark.sql import SparkSession
 from tidegate.feed.config import ChangefeedConfig, SinkUri
 from tidegate.feed.dispatch import Dispatcher
 from tidegate.feed.topic_use import FeedTopics
+from tidegate.lake.checkpoint import Checkpoint
 from tidegate.lake.routes import Routes
 from tidegate.lake.run import Feed
 from tidegate.lake.settings import LakeSettings
 from tidegate.model import ConfigError
 from tidegate.spark import captures
 from tidegate.spark.decoding import Reading, origin
-from tidegate.spark.sources import SNIFFED_MESSAGES, changes, toml_text, topic_options
+from tidegate.spark.sources import (
+    SNIFFED_MESSAGES,
+    bounded_topics,
+    changes,
+    toml_text,
+    topic_options,
+)
 from tidegate.spark.topics import check_answer
 
 _ALWAYS_WATERMARKS = ("open-protocol", "simple", "craft")
@@ -38,6 +45,11 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
     path = capture_path(source)
     if path is None and config is not None:
         check_answer(spark, config)
+    options: dict[str, str] = {}
+    if path is None and config is not None:
+        # What was subscribed to before stays: Spark takes a topic that goes for lost messages.
+        known = Checkpoint.of(spark, settings.place.folder).topics()
+        options = bounded_topics(config, known)
     frame = changes(
         spark,
         source,
@@ -47,6 +59,7 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
         encoding=settings.encoding,
         compression=settings.compression,
         claim_check=settings.claim_check,
+        options=options,
     )
     told = origin(frame)
     assert told is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate.feed.config import ChangefeedConfig, SinkUri
-from tidegate.feed.topic import TopicExpression
+from tidegate.feed.filter import IN_TOPICS, TableFilter
+from tidegate.feed.topic import MAX_TOPIC_LENGTH, TopicExpression
 from tidegate.model import ConfigError, SourceError, physical_ms
 from tidegate.spark import captures
 from tidegate.spark.decoding import Origin, Reading, changes_of
@@ -39,7 +40,9 @@ _FETCHING = {
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
 
-_NAME_PART = "[A-Za-z0-9._-]*"
+_NAME_PART = IN_TOPICS + "*"
+_LONGEST_NAME = 64
+"""Characters that the name of a database or table has at most."""
 _PLACEHOLDER = re.compile(r"\{(?:schema|table)\}")
 
 
@@ -225,9 +228,47 @@ def topic_options(feed: ChangefeedConfig) -> dict[str, str]:
     return {"subscribePattern": "|".join(_pattern(TopicExpression(text)) for text in texts)}
 
 
-def _pattern(expression: TopicExpression) -> str:
+def bounded_topics(feed: ChangefeedConfig, also: Iterable[str] = ()) -> dict[str, str]:
+    """The same, but a pattern takes only names that tables of the feed can give a topic.
+
+    A pattern alone, `{schema}_{table}`, takes topics of other applications too. The filter's
+    inclusions and the rule's own bound it; exclusions do not, so that no topic is left out. `also`
+    are names that are taken besides.
+    """
+    chosen = topic_options(feed)
+    if "subscribe" in chosen:
+        return chosen
+    assert feed.topic is not None
+    case = feed.case_sensitive
+    wanted = TableFilter.parse(feed.filter_rules, case_sensitive=case).in_topics()
+    parts = [_literal(name) for name in (feed.topic, *also)]
+    for rule in feed.dispatchers:
+        if rule.topic is not None:
+            matched = TableFilter.parse(rule.matcher, case_sensitive=case).in_topics()
+            by_filter, by_rule = (_names(rule.topic, each) for each in (wanted, matched))
+            parts.append(f"(?=(?:{by_filter})$)(?:{by_rule})")
+    return {"subscribePattern": "|".join(dict.fromkeys(parts))}
+
+
+def _names(expression: TopicExpression, tables: Iterable[tuple[str, str]]) -> str:
+    """An expression for the topics of some tables, by their names as `in_topics` gives them."""
     literals = _PLACEHOLDER.split(expression.text)
-    return _NAME_PART.join(re.sub(r"([.-])", r"\\\1", literal) for literal in literals)
+    if sum(map(len, literals)) > MAX_TOPIC_LENGTH - 2 * _LONGEST_NAME:  # names may be cut
+        return _pattern(expression)
+    found = []
+    for database, table in tables:
+        names = {"{schema}": database, "{table}": table}
+        parts = re.split(r"(\{schema\}|\{table\})", expression.text)
+        found.append("".join(names.get(part) or _literal(part) for part in parts))
+    return "|".join(dict.fromkeys(found)) or _pattern(expression)
+
+
+def _pattern(expression: TopicExpression) -> str:
+    return _NAME_PART.join(map(_literal, _PLACEHOLDER.split(expression.text)))
+
+
+def _literal(text: str) -> str:
+    return re.sub(r"([.-])", r"\\\1", text)
 
 
 def _offsets(setting: str, given: str | Mapping[str, Any]) -> str:
