@@ -5,16 +5,17 @@ Exit codes: 0 fine, 1 something needs a look (bad messages, stopped tables, diff
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, NoReturn
 
 import click
 
 from tidegate import __version__
+from tidegate.cli.words import say, say_json
 from tidegate.model import TidegateError
 from tidegate.wire.compression import COMPRESSIONS
 from tidegate.wire.protocols import PROTOCOLS
@@ -58,11 +59,11 @@ def _tell(error: Exception, *, in_json: bool) -> None:
         words = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if in_json:
         document = {"event": "error", "kind": type(error).__name__, "error": words}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+        say_json(document, err=True)
     elif isinstance(error, click.ClickException):
         error.show()
     else:
-        click.echo(f"tidegate: {words}", err=True)
+        say(f"tidegate: {words}", err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -78,6 +79,29 @@ def _with_options(
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _settings_option(what: str, module: str) -> Callable[..., Any]:
+    """`--option NAME=VALUE`; `--option help` lists what the module has, whatever else is given."""
+
+    def listed(
+        context: click.Context, _: click.Parameter, given: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        if "help" in given:
+            for line in import_module(module).option_lines():
+                say(line)
+            context.exit()
+        return given
+
+    return click.option(
+        "--option",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        is_eager=True,
+        callback=listed,
+        help=f"{what}; `--option help` lists them.",
+    )
 
 
 class _Storage(click.Path):
@@ -153,14 +177,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="Which changes: the same seed gives the same.",
         ),
-        click.option(
-            "--option",
-            "settings",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` "
-            "lists them.",
-        ),
+        _settings_option("A setting of the workload", "tidegate.cli.generate"),
     ]
     return _with_options(command, options)
 
@@ -169,7 +186,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("source")
 @_source_options
 @_output_option
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of events to show.")
 @click.option("--table", "tables", multiple=True, help="Only this DATABASE.TABLE; may be repeated.")
 @click.option("--shapes", is_flag=True, help="Show also the column list of each shape of rows.")
 @click.option(
@@ -186,8 +203,8 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def inspect(source: str, **options: Any) -> int:
     """Shows every event of SOURCE.
 
-    SOURCE is a capture (.jsonl, .jsonl.gz, .parquet, or - for JSON lines on standard input) or a
-    topic: kafka://host:port/topic, with TiCDC's parameters for security.
+    SOURCE is a capture (JSON lines, also with gzip, or Parquet; a file, a folder of them, or - for
+    standard input) or a topic: kafka://host:port/topic, with TiCDC's parameters for security.
     """
     from tidegate.cli.inspect import inspect
 
@@ -198,13 +215,7 @@ def inspect(source: str, **options: Any) -> int:
 @click.argument("source")
 @click.argument("destination", metavar="DEST", required=False)
 @click.option("--to", "target", type=click.Choice(PROTOCOLS), help="The new protocol.")
-@click.option(
-    "--option",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the new protocol, by TiCDC's name; `--option help` lists them.",
-)
+@_settings_option("A setting of the new protocol, by TiCDC's name", "tidegate.cli.convert")
 @click.option(
     "--sink-uri",
     metavar="URI",

@@ -6,7 +6,6 @@ the workloads know. `--wire` shows the shipped captures of each protocol instead
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -21,7 +20,7 @@ import click
 
 from tidegate.cli.inspect import inspect
 from tidegate.cli.lakes import instant, opened, settings_of, working
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say_json
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -268,7 +267,7 @@ class _Text(_Say):
 
 class _Json(_Say):
     def tell(self, event: str, text: str, **facts: Any) -> None:
-        click.echo(json.dumps({"event": event, **facts}))
+        say_json({"event": event, **facts})
 
 
 def _tick(right: bool) -> str:

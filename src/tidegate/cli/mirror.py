@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -17,7 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import instant, iso, lag_seconds, opened, settings_of, span
-from tidegate.cli.words import counted, waiting_line
+from tidegate.cli.words import counted, say, say_json, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -95,7 +94,7 @@ class _Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        click.echo("stopping after this step (again to stop at once) …", err=True)
+        say("stopping after this step (again to stop at once) …", err=True)
 
 
 @contextmanager
@@ -184,7 +183,7 @@ class Report:
     def begin(self, identity: Any) -> None:
         """Says what is mirrored, and what can be promised."""
         where = identity.get("topics") or identity.get("capture")
-        click.echo(f"mirroring {where} ({identity['protocol']}), {_promise(identity)}", err=True)
+        say(f"mirroring {where} ({identity['protocol']}), {_promise(identity)}", err=True)
 
     def progress(self, progress: Progress) -> None:
         """Says how far it is, when that is news."""
@@ -192,7 +191,7 @@ class Report:
         if progress.phase == self._phase and now - self._last < LINE_SECONDS:
             return
         self._phase, self._last = progress.phase, now
-        click.echo(line(progress), err=True)
+        say(line(progress), err=True)
 
     def done(self, summary: dict[str, Any]) -> None:
         """Says what came of it."""
@@ -201,14 +200,14 @@ class Report:
 
 class _JsonReport(Report):
     def begin(self, identity: Any) -> None:
-        _write({"event": "begin", "feed": dict(identity)})
+        say_json({"event": "begin", "feed": dict(identity)})
 
     def progress(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.phase == self._phase and now - self._last < 1:
             return
         self._phase, self._last = progress.phase, now
-        _write(
+        say_json(
             {
                 "event": "progress",
                 "phase": progress.phase,
@@ -224,7 +223,7 @@ class _JsonReport(Report):
         )
 
     def done(self, summary: dict[str, Any]) -> None:
-        _write(summary)
+        say_json(summary)
 
 
 class _LiveReport(Report):
@@ -287,31 +286,26 @@ def line(progress: Progress) -> str:
 def tell(summary: dict[str, Any]) -> None:
     """The summary for eyes."""
     rows, messages = counted(summary["rows"], "row"), counted(summary["messages"], "message")
-    click.echo(
+    say(
         f"{rows} applied from {messages} in {summary['seconds']:.1f} s "
         f"({summary['rowsPerSecond']:,} rows/s: reading {summary['ingestSeconds']:.1f} s, applying "
         f"{summary['applySeconds']:.1f} s)"
     )
-    click.echo(
+    say(
         f"{counted(summary['tables'], 'table')}, {counted(summary['snapshots'], 'new snapshot')}, "
         f"at {instant(summary['appliedTs'])} (consistency: {summary['consistency']})"
     )
     for table in summary["stopped"]:
-        click.echo(f"stopped: {table['database']}.{table['table']}: {table['reason']}")
+        say(f"stopped: {table['database']}.{table['table']}: {table['reason']}")
     for table in summary["diverged"]:
         reasons = " ".join(table["reasons"])
-        click.echo(f"diverged: {table['database']}.{table['table']}: {reasons}")
+        say(f"diverged: {table['database']}.{table['table']}: {reasons}")
     for entry in summary["waiting"]:
-        click.echo(waiting_line(entry))
+        say(waiting_line(entry))
     if summary["quarantined"]:
-        click.echo(
+        say(
             f"quarantined: {counted(summary['quarantined'], 'message')}; "
             "see `tidegate quarantine list`"
         )
     if "error" in summary:
-        click.echo(f"tidegate: {summary['error']}", err=True)
-
-
-def _write(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+        say(f"tidegate: {summary['error']}", err=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tidegate.cli.inspect import json_line
 from tidegate.cli.lakes import (
     instant,
     iso,
@@ -24,6 +21,7 @@ from tidegate.cli.lakes import (
     ts_of,
 )
 from tidegate.cli.render import readable
+from tidegate.cli.words import json_line, say, say_json, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -73,13 +71,13 @@ def _list(lake: Lake, ts: int | None, output: str) -> None:
                 "identifier": snapshot.identifier,
                 "version": snapshot.version,
             }
-            click.echo(json.dumps(document, ensure_ascii=False))
+            say_json(document)
         elif output == "csv":
             csv.writer(sys.stdout, lineterminator="\n").writerow(snapshot.name)
         else:
-            click.echo(f"{instant(snapshot.resolved_ts)}  {snapshot.name}")
+            say(f"{instant(snapshot.resolved_ts)}  {snapshot.name}")
     if not found and output == "text":
-        click.echo("The lake has no tables at that instant.", err=True)
+        say("The lake has no tables at that instant.", err=True)
 
 
 def write(rows: DataFrame, output: str) -> None:
@@ -114,9 +112,9 @@ def _show(rows: DataFrame, limit: int, says_more: bool) -> None:
     found = rows.limit(limit + 1).collect()
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in rows.columns:
-        grid.add_column(Text(name))
+        grid.add_column(Text(visible(name)))
     for row in found[:limit]:
         grid.add_row(*(Text(readable(value, None), "" if value else "dim") for value in row))
     Console(highlight=False, width=None if sys.stdout.isatty() else 10_000).print(grid)
     if len(found) > limit and says_more:
-        click.echo(f"… the first {limit} rows; --limit shows more, --output json all", err=True)
+        say(f"… the first {limit} rows; --limit shows more, --output json all", err=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import instant, iso, lag_seconds, reading, settings_of, span
-from tidegate.cli.words import counted, waiting_line
+from tidegate.cli.words import counted, say_json, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -26,7 +24,7 @@ def status(*, rows: bool, output: str, **options: Any) -> bool:
     with reading(settings_of(**options)) as lake:
         document = look(lake, count_rows=rows)
     if output == "json":
-        click.echo(json.dumps(document, ensure_ascii=False))
+        say_json(document)
     else:
         _show(document)
     return bool(document["fine"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,7 @@ import click
 
 from tidegate.cli.generate import workload_options
 from tidegate.cli.lakes import instant, iso, reading, settings_of, ts_of, working
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say, say_json
 
 if TYPE_CHECKING:
     from tidegate.feed.tables import Name
@@ -110,19 +108,19 @@ def _of_database(lake: Lake, uri: str, ts: int) -> Mapping[Name, Expected]:
 def tell(table: Compared, output: str) -> None:
     """One table: equal, or what differs."""
     if output == "json":
-        sys.stdout.write(json.dumps(document(table), ensure_ascii=False) + "\n")
+        say_json(document(table))
         return
     if table.skipped:
-        click.echo(f"not compared  {table.name}: {table.skipped}")
+        say(f"not compared  {table.name}: {table.skipped}")
     elif table.is_equal:
         assert table.lake is not None
         rows = counted(table.lake.rows, "row")
-        click.echo(f"equal         {table.name}: {rows}, {table.lake.checksum}")
+        say(f"equal         {table.name}: {rows}, {table.lake.checksum}")
     else:
-        click.secho(f"DIFFERENT     {table.name}: {_what(table)}", fg="red")
+        say(f"DIFFERENT     {table.name}: {_what(table)}", fg="red")
         for each in table.differences:
             key = ", ".join(f"{name}={value}" for name, value in each.key.items())
-            click.echo(f"              {each.what}: {key}")
+            say(f"              {each.what}: {key}")
 
 
 def _what(table: Compared) -> str:
@@ -169,8 +167,8 @@ def summarise(found: list[Compared], ts: int, output: str) -> None:
             "different": len(unequal),
             "skipped": len(found) - len(compared),
         }
-        sys.stdout.write(json.dumps(summary) + "\n")
+        say_json(summary)
     elif unequal:
-        click.echo(f"{len(unequal)} of {len(compared)} tables differ at {instant(ts)} ({ts})")
+        say(f"{len(unequal)} of {len(compared)} tables differ at {instant(ts)} ({ts})")
     else:
-        click.echo(f"all {len(compared)} tables are equal at {instant(ts)} ({ts})")
+        say(f"all {len(compared)} tables are equal at {instant(ts)} ({ts})")

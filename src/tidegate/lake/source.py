@@ -23,6 +23,7 @@ from tidegate.spark import captures
 from tidegate.spark.decoding import Reading, origin
 from tidegate.spark.sources import SNIFFED_MESSAGES, changes, toml_text, topic_options
 from tidegate.spark.topics import check_answer
+from tidegate.wire import capture_files
 
 _ALWAYS_WATERMARKS = ("open-protocol", "simple", "craft")
 
@@ -95,7 +96,7 @@ def _capture_identity(path: str) -> dict[str, Any]:
     if "://" in path:
         return {"capture": path}
     identity: dict[str, Any] = {"capture": str(Path(path).absolute())}
-    files = captures.capture_files(path)
+    files = capture_files(path)
     if not (Path(path).is_dir() and all(file.suffix == ".parquet" for file in files)):
         stats = [file.stat() for file in files]
         changed = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), UTC)
