@@ -16,7 +16,7 @@ import click
 
 from tidegate import __version__
 from tidegate.cli.words import say, say_json
-from tidegate.model import TidegateError
+from tidegate.model import SparkError, TidegateError
 from tidegate.wire.compression import COMPRESSIONS
 from tidegate.wire.protocols import PROTOCOLS
 
@@ -57,13 +57,34 @@ def _tell(error: Exception, *, in_json: bool) -> None:
         words = f"{told.rstrip('.')}. Check the path, its permissions and the room on the disk."
     else:
         words = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    log = _spark_log() if _is_of_spark(error) else None
     if in_json:
         document = {"event": "error", "kind": type(error).__name__, "error": words}
-        say_json(document, err=True)
-    elif isinstance(error, click.ClickException):
+        say_json(document | ({"sparkLog": log} if log else {}), err=True)
+        return
+    if isinstance(error, click.ClickException):
         error.show()
     else:
         say(f"tidegate: {words}", err=True)
+    if log and log not in words:
+        say(f"Spark's log is {log}", err=True)
+
+
+def _is_of_spark(error: BaseException | None) -> bool:
+    """Whether Spark has failed, itself or as the cause of an error."""
+    while error is not None:
+        library = type(error).__module__.partition(".")[0]
+        if library in ("pyspark", "py4j") or isinstance(error, ConnectionError | SparkError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _spark_log() -> str | None:
+    """The log of the Spark that was started here, if there was one and it has anything to say."""
+    sessions = sys.modules.get("tidegate.spark.sessions")
+    log = None if sessions is None else sessions.kept_log()
+    return None if log is None else str(log)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidegate.cli.checks import can_ask_kafka
+from tidegate.cli.kafka import check_brokers
 from tidegate.cli.lakes import java_reason, own_interrupts, working
 from tidegate.cli.words import counted, say, say_json
 from tidegate.feed.config import SinkUri
@@ -42,6 +44,7 @@ def bridge(
             "DEST", "it is a capture: use `tidegate convert SOURCE DEST --sink-uri …` for that"
         )
     folder = checkpoint or default_checkpoint(source, destination)
+    _check_ends(source, changefeed, destination, to_changefeed)
     with working("starting Spark"), own_interrupts():
         from pyspark.errors import StreamingQueryException
 
@@ -91,6 +94,21 @@ def bridge(
         spark.stop()
     telling.done()
     return telling.bad
+
+
+def _check_ends(
+    source: str, changefeed: str | None, destination: str, to_changefeed: str | None
+) -> None:
+    """Raises where one of both ends cannot be reached, before Spark is started."""
+    from tidegate.spark.sources import feed_settings
+    from tidegate.wire import capture_files
+
+    ends = [feed_settings(source, changefeed), feed_settings(destination, to_changefeed)]
+    if ends[0] is None and "://" not in source:
+        capture_files(source)
+    for end in ends:
+        if end is not None and end.kafka is not None and can_ask_kafka(end):
+            check_brokers(end)
 
 
 def default_checkpoint(source: str, destination: str) -> str:

@@ -81,7 +81,7 @@ def demo(folder: str, rows: int, output: str) -> bool:
         for upstream in UPSTREAMS
     }
     # One session for both lakes.
-    with opened(settings_of(config=None, lake=str(root / UPSTREAMS[0].name))):
+    with opened(settings_of(config=None, lake=str(root / UPSTREAMS[0].name)), create=True):
         for upstream in UPSTREAMS:
             source = sources[upstream.name]
             settings = settings_of(
@@ -140,7 +140,7 @@ def _mirror(settings: LakeSettings, upstream: Upstream, workload: Workload, say:
     from tidegate.lake.run import MirrorRun
     from tidegate.lake.source import open_feed
 
-    with opened(settings) as lake:
+    with opened(settings, create=True) as lake:
         feed = open_feed(lake.spark, settings)
         settings.remember(feed.identity)
         started = time.monotonic()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,6 +26,7 @@ ANSWER_SECONDS = 5.0
 ATTEMPT_SECONDS = 1.5
 """How long one question waits: time for the other addresses of a host whose first one refuses."""
 POLL_SECONDS = 0.5
+STALL_SECONDS = 30.0
 BATCH_MESSAGES = 10_000
 FLUSH_SECONDS = 60.0
 
@@ -219,7 +220,7 @@ class TopicReader:
         self._start = start
         self._follow = follow
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch]:
         """All messages up to those that are there when reading begins; with `follow` for ever."""
         consumer = self._kafka.Consumer(
             self._connection.settings
@@ -244,6 +245,7 @@ class TopicReader:
         if not open_ones and not self._follow:
             return
         consumer.assign(list(places.values()))
+        heard = time.monotonic()
         while self._follow or open_ones:
             messages = []
             for message in consumer.consume(BATCH_MESSAGES, POLL_SECONDS):
@@ -260,6 +262,11 @@ class TopicReader:
                     raise self._failed(error)
             if messages:
                 yield _batch(messages)
+                heard = time.monotonic()
+            elif not self._follow and time.monotonic() - heard > STALL_SECONDS:
+                reason = f"it has messages, and none came for {STALL_SECONDS:g} seconds"
+                step = "Check that the addresses that the brokers advertise can be reached"
+                raise SourceError(f"the topic {self._topic!r}", reason, step)
 
     def _places(self, consumer: Any) -> tuple[dict[int, Any], dict[int, int]]:
         """Where to begin in each partition, and where each ends now."""
@@ -294,7 +301,7 @@ class TopicReader:
         return SourceError(*self._connection.explained(error))
 
 
-def check_answer(config: ChangefeedConfig) -> None:
+def check_brokers(config: ChangefeedConfig) -> None:
     """Raises SourceError where no broker of a feed answers."""
     connection = Connection(config)
     consumer = connection.kafka.Consumer(connection.settings | {"group.id": "tidegate-check"})

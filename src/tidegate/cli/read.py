@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from tidegate.cli.lakes import (
+    check_instant,
     instant,
     iso,
     no_such_table,
@@ -43,6 +44,7 @@ def read(
             _list(lake, ts, output)
             return
         rows = find(lake, *wanted, ts)
+        warn(lake, *wanted)
         if output == "text":
             _show(rows, limit or TEXT_ROWS, limit is None)
         else:
@@ -51,6 +53,7 @@ def read(
 
 def find(lake: Lake, database: str, table: str, ts: int | None) -> DataFrame:
     """The rows of a table as texts, by key; an error names what is there instead."""
+    check_instant(lake, ts)
     found = lake.snapshots.at(ts)
     wanted = (database.lower(), table.lower())
     if not any(snapshot.name.folded == wanted for snapshot in found):
@@ -59,7 +62,18 @@ def find(lake: Lake, database: str, table: str, ts: int | None) -> DataFrame:
     return lake.texts(database, table, ts, ordered=True)
 
 
+def warn(lake: Lake, database: str, table: str) -> None:
+    """Says on standard error where a table is not what its upstream is."""
+    state = lake.snapshots.state()
+    found = None if state is None else state.tables.get((database.lower(), table.lower()))
+    if state is not None and found is not None and not found.is_exact:
+        reasons = " ".join(found.reasons)
+        say(f"{found.name} is {state.state_of(found).value}: {reasons}", err=True)
+
+
 def _list(lake: Lake, ts: int | None, output: str) -> None:
+    if ts is not None:
+        check_instant(lake, ts)
     found = sorted(lake.snapshots.at(ts), key=lambda snapshot: snapshot.name)
     for snapshot in found:
         if output == "json":

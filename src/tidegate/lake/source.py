@@ -63,6 +63,21 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
     return Feed(frame, identity, watermarks, partitions)
 
 
+def early_identity(settings: LakeSettings) -> dict[str, Any]:
+    """What is known of a feed's identity before Spark has looked at its messages."""
+    source = settings.source or ""
+    config, path = _config(source, settings.changefeed), capture_path(source)
+    identity = {"time zone": settings.time_zone, "tables": settings.routes.to_object()}
+    protocol = settings.protocol or (config.protocol if config else None)
+    if protocol is not None:
+        identity["protocol"] = protocol
+    if path is not None:
+        return identity | _capture_identity(path)
+    assert config is not None
+    consistency = "snapshot" if config.sends_watermarks else "eventual"
+    return identity | _kafka_identity(config) | {"consistency": consistency}
+
+
 def _config(source: str, changefeed: str | None) -> ChangefeedConfig | None:
     """The changefeed's settings; None for a capture of which nothing is told."""
     uri = None
