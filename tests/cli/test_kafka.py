@@ -335,6 +335,7 @@ def test_a_capture_is_bridged_to_kafka(kafka, tmp_path):
     assert (plan["event"], plan["from"], plan["to"]) == ("plan", "canal-json", "craft")
     assert [batch["event"] for batch in batches] == ["batch"] * len(batches)
     assert (end["event"], end["bad"], end["held"]) == ("done", 0, 0)
+    assert done.stderr == ""  # nothing of Spark's or the JVM's
     assert end["messages"] == len(consumed(kafka, name)) > 0
 
 
