@@ -148,33 +148,36 @@ class Connection:
         return f"Kafka at {brokers}", *self._reason(error)
 
     def _reason(self, error: Any) -> tuple[str, str]:
-        codes = self.kafka.KafkaError
-        kinds = {each.code() for each in (*self._failures, error)}
-        texts = " ".join(each.str() for each in (*self._failures, error))
+        codes, failures = self.kafka.KafkaError, [*self._failures, error]
+        kinds = {each.code() for each in failures}
         if codes._RESOLVE in kinds:
             step = "Check the host name in the sink URI, and this machine's DNS"
             return "its host name cannot be resolved", step
-        if codes._AUTHENTICATION in kinds:
+        logins = [each.str() for each in failures if each.code() == codes._AUTHENTICATION]
+        if logins:
             step = "Check sasl-mechanism, sasl-user and sasl-password in the sink URI"
-            return f"it refuses the login ({self._said(codes._AUTHENTICATION)})", step
-        if codes._SSL in kinds or "SSL handshake" in texts:
-            code = codes._SSL if codes._SSL in kinds else codes._TRANSPORT
+            return f"it refuses the login ({_brief(logins[0])})", step
+        # A broker that hangs up within the handshake is a failure of transport.
+        handshakes = [
+            each.str()
+            for each in failures
+            if each.code() == codes._SSL or "SSL handshake" in each.str()
+        ]
+        if handshakes:
             step = "Check that the port speaks TLS, and ca, cert and key in the sink URI"
-            return f"TLS fails ({self._said(code)})", step
-        if "Connection refused" in texts:
-            step = "Check the host and the port, and that the broker runs"
-            return "it refuses the connection", step
+            return f"TLS fails ({_brief(handshakes[0])})", step
+        if any("Connection refused" in each.str() for each in failures):
+            return "it refuses the connection", "Check host and port, and that the broker runs"
         if codes._ALL_BROKERS_DOWN in kinds:
             return "it closes the connection at once", _OTHER_SECURITY
-        silent = (codes._TRANSPORT, codes._TIMED_OUT)
-        if error.code() in silent:
+        if error.code() in (codes._TRANSPORT, codes._TIMED_OUT):
             return f"it does not answer within {ANSWER_SECONDS:g} seconds", _STEP
         return error.str().rstrip("."), _STEP
 
-    def _said(self, code: int) -> str:
-        """What librdkafka says of the first failure of a kind, without the broker and the time."""
-        said = next(each.str() for each in self._failures if each.code() == code)
-        return re.sub(r"^\S+/\S+: | \(after [^)]*\)$", "", said).strip(" :")
+
+def _brief(text: str) -> str:
+    """What librdkafka says of a failure, without the broker and the time."""
+    return re.sub(r"^\S+/\S+: | \(after [^)]*\)$", "", text).strip(" :")
 
 
 # --- reading --------------------------------------------------------------------------------------
