@@ -436,8 +436,9 @@ def test_schema_changes_by_policy(tidegate, spark, tmp_path):
     assert found["t"]["reasons"][0].startswith("The column w is left out (alter table")
     assert tidegate("status", *lake) == 1
     assert re.search(r"d\.t +diverged +.*The column w is left out", tidegate.out)
-    assert tidegate("verify", *lake, "--capture", path) == 0
+    assert tidegate("verify", *lake, "--capture", path) == 1  # for the table that is stopped
     assert "diverged: The column w" in tidegate.out
+    assert re.search(r"not compared  d\.elsewhere: stopped: ", tidegate.out)
 
 
 def test_filter_and_renames_by_a_file(tidegate, spark, folder):
