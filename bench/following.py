@@ -66,7 +66,7 @@ def main() -> None:
         created.result()
     place = LakePlace(f"{folder}/{TOPIC}")
     spark = session("following", master="local[2]", settings=session_settings(place, "iceberg"))
-    lake, watch, told = Lake(spark, place), Watch(), Path(folder, "sent.txt")
+    lake, watch, told = Lake.create(spark, place), Watch(), Path(folder, "sent.txt")
     run = MirrorRun(
         lake, Feed(changes(spark, uri(address, TOPIC)), {"topic": TOPIC}), on_progress=watch
     )

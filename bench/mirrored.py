@@ -54,7 +54,7 @@ def main() -> None:
     spark = session("mirrored", master="local[2]", settings=session_settings(place, "iceberg"))
     watch = Watch()
     watch.start()
-    lake = Lake(spark, place)
+    lake = Lake.create(spark, place)
     messages = changes(spark, uri(broker, topic), max_per_trigger=MAX_PER_TRIGGER)
     feed = Feed(messages, {"topic": topic})
     opened = time.monotonic()

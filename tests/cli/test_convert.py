@@ -146,7 +146,6 @@ def test_a_capture_may_be_converted_in_its_place(tmp_path):
         "mix-tables=yes",
         "max-batch-size=many",
         "no-such-option=1",
-        "help",
     ],
 )
 def test_a_wrong_option_is_usage(tmp_path, option):
@@ -263,3 +262,27 @@ def test_what_does_not_go_together_is_said(tmp_path, arguments, said):
     assert done.returncode == 2
     assert said in done.stderr
     assert list(tmp_path.iterdir()) == [original]
+
+
+@pytest.mark.parametrize(
+    ("command", "lists"),
+    [
+        (["convert", "--option", "help"], "max-batch-size=16"),
+        (["convert", "a", "b", "--to", "craft", "--option", "help"], "enable-tidb-extension=false"),
+        (["generate", "--option", "help"], "bank: rate=2000, accounts=1000"),
+        (["verify", "--option", "help"], "sysbench: rate=2000"),
+    ],
+)
+def test_option_help_lists_the_options_whatever_else_is_given(command, lists):
+    done = tidegate(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert lists in done.stdout
+
+
+def test_an_empty_capture_is_converted_to_an_empty_one(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    out = tmp_path / "out.jsonl"
+    done = tidegate("convert", tmp_path / "empty.jsonl", out, "--to", "craft", "--output", "json")
+    plan, end = map(json.loads, done.stderr.splitlines())
+    assert (done.returncode, plan["from"], plan["lost"], end["written"]) == (0, None, [], 0)
+    assert out.read_text() == ""

@@ -92,7 +92,7 @@ def test_bad_messages_are_named_and_make_exit_code_1(tmp_path):
         (["inspect", "x.jsonl", "--output", "xml"], "'xml' is not one of"),
         (["inspect", "x.jsonl", "--claim-check", "nowhere"], "does not exist"),
         (["inspect", "kafka://h:1/t", "--from-time", "99999999999d"], "or an age"),
-        (["inspect", "."], "Is a directory"),
+        (["inspect", "docs"], "the folder has no files ending in"),
         (["generate", "bank", "nowhere/b.parquet", "--rows", "1"], "No such file or directory"),
         (["read", "d.t", "--lake", "x", "--at", "1960-01-01"], "a time since 1970"),
         (["read", "d.t", "--lake", "x", "--at", "9" * 30], "give a TSO"),
@@ -136,7 +136,55 @@ def test_messages_of_no_known_protocol_are_a_usage_error():
 def test_an_empty_capture_is_fine():
     done = tidegate("inspect", "-", stdin="")
     assert done.returncode == 0
-    assert "no events" in done.stdout
+    assert done.stdout == "0 messages: no events\n"
+
+
+def test_a_folder_is_shown_as_one_capture(tmp_path):
+    messages = corpus.messages("types.canal.ext")
+    (tmp_path / "a.jsonl").write_text(capture(messages[:5]))
+    (tmp_path / "b.jsonl").write_text(capture(messages[5:]))
+    done = tidegate("inspect", tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith(f"{len(messages)} messages of canal-json")
+
+
+def test_a_table_without_events_is_named_with_those_that_have_some(types):
+    done = tidegate("inspect", types, "--table", "t.bit")
+    assert done.returncode == 1
+    assert done.stderr == "There are no events of t.bit: did you mean 't.bits'\n"
+
+
+def test_with_a_limit_only_messages_up_to_the_last_event_shown_are_counted(tmp_path):
+    path = tmp_path / "types.jsonl"
+    path.write_text(capture(corpus.messages("types.canal.ext")))
+    done = tidegate("inspect", path, "--limit", 3)
+    assert done.stdout.splitlines()[-1].startswith("3 messages of canal-json (guessed)")
+    done = tidegate("inspect", path, "--limit", 3, "--table", "no.such")
+    assert "no.such" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "stream", "named"),
+    [
+        ("open-protocol", "canal.ext", "canal-json"),
+        ("canal-json", "open.b16", "open-protocol"),
+        ("craft", "simple.avro", "simple (avro)"),
+        ("cdc", "canal.lz4", "canal-json compressed with lz4"),
+    ],
+)
+def test_a_wrong_protocol_is_refused_with_the_one_that_the_messages_are_of(given, stream, named):
+    messages = capture(corpus.messages(f"types.{stream}"))
+    done = tidegate("inspect", "-", "--protocol", given, stdin=messages)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"is {given}; all look like {named}" in done.stderr
+
+
+def test_messages_of_which_one_can_be_read_are_not_refused():
+    good = corpus.messages("types.canal.ext")[:3]
+    other = corpus.messages("types.simple.json")[:2]
+    done = tidegate("inspect", "-", "--protocol", "simple", stdin=capture([*good, *other]))
+    assert done.returncode == 1
+    assert done.stderr.count("bad message") == 3
 
 
 def test_limit_and_table_show_less(types):

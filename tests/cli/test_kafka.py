@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -18,10 +21,10 @@ from tests.support import corpus
 from tests.support.consumed import consumed
 from tests.support.kafka import free_port
 from tests.support.spark import fresh
-from tidegate.cli.kafka import Start, TopicWriter, client_settings
+from tidegate.cli.kafka import Start, TopicReader, TopicWriter, client_settings
 from tidegate.feed.changefeed import OUTGOING_SCHEMA
 from tidegate.feed.config import ChangefeedConfig
-from tidegate.model import ConfigError, SinkError
+from tidegate.model import ConfigError, SinkError, SourceError
 
 PYTHON = [sys.executable, "-m", "tidegate.cli"]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -110,19 +113,59 @@ def test_following_shows_what_comes_later(kafka):
     assert [event["offset"] for event in found] == [0, 1, 2, 3]
 
 
-def test_a_topic_that_is_not_there_is_named(kafka):
-    done = tidegate("inspect", f"kafka://{kafka.address}/no-such-topic")
+def test_a_topic_that_is_not_there_is_named_with_the_nearest(kafka, topic):
+    done = tidegate("inspect", f"kafka://{kafka.address}/{topic}s")
     assert done.returncode == 2
-    assert "Cannot read the topic 'no-such-topic': it does not exist." in done.stderr
+    assert f"Cannot read the topic '{topic}s': it does not exist." in done.stderr
+    assert f"did you mean '{topic}'" in done.stderr
 
 
-def test_a_broker_that_does_not_answer_is_named_in_bounded_time():
-    address = f"127.0.0.1:{free_port()}"
+def refusal(uri):
+    """Why a topic cannot be read, and how long that took to find out."""
+    config = ChangefeedConfig.from_uri(f"{uri}{'&' if '?' in uri else '?'}protocol=craft")
     started = time.monotonic()
-    done = tidegate("inspect", f"kafka://{address}/t")
-    assert done.returncode == 2
-    assert f"Cannot read Kafka at {address}: it does not answer." in done.stderr
-    assert time.monotonic() - started < 60
+    with pytest.raises(SourceError) as raised:
+        next(TopicReader(config, Start()).batches())
+    assert time.monotonic() - started < 6
+    return raised.value.reason
+
+
+def test_a_host_name_that_does_not_resolve_is_named():
+    assert refusal("kafka://no-such-host.invalid:9092/t") == "its host name cannot be resolved"
+
+
+def test_a_refused_connection_is_named():
+    assert refusal(f"kafka://127.0.0.1:{free_port()}/t") == "it refuses the connection"
+
+
+def test_tls_to_a_port_without_it_is_named(kafka):
+    assert refusal(f"kafka+ssl://{kafka.address}/t").startswith("TLS fails (SSL handshake failed")
+
+
+def test_a_login_that_is_refused_is_named(kafka):
+    login = "sasl-mechanism=PLAIN&sasl-user=u&sasl-password=secret"
+    reason = refusal(f"kafka://{kafka.address}/t?{login}")
+    assert reason.startswith("it refuses the login (SASL PLAIN mechanism")
+    assert "secret" not in reason
+
+
+def test_a_port_that_closes_every_connection_and_one_that_is_silent_are_named():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert refusal(f"kafka://{address}/t") == "it does not answer within 5 seconds"
+
+        def hang_up():
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                client.recv(1)
+                client.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        assert refusal(f"kafka://{address}/t") == "it closes the connection at once"
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_without_the_library_the_next_step_is_said(tmp_path):
@@ -229,11 +272,12 @@ def test_no_more_is_written_in_a_second_than_asked_for(kafka):
     writer.close()
 
 
-def test_a_broker_that_takes_nothing_is_named(monkeypatch):
-    monkeypatch.setattr("tidegate.cli.kafka.ANSWER_SECONDS", 1)
+def test_a_broker_that_takes_nothing_is_named():
     address = f"127.0.0.1:{free_port()}"
     writer = TopicWriter(ChangefeedConfig.from_uri(f"kafka://{address}/t?protocol=craft"))
-    with pytest.raises(SinkError, match=f"Kafka at {re.escape(address)}: it does not answer"):
+    with pytest.raises(
+        SinkError, match=f"Kafka at {re.escape(address)}: it refuses the connection"
+    ):
         writer.partitions()
 
 
@@ -291,4 +335,25 @@ def test_a_capture_is_bridged_to_kafka(kafka, tmp_path):
     assert (plan["event"], plan["from"], plan["to"]) == ("plan", "canal-json", "craft")
     assert [batch["event"] for batch in batches] == ["batch"] * len(batches)
     assert (end["event"], end["bad"], end["held"]) == ("done", 0, 0)
+    assert done.stderr == ""  # nothing of Spark's or the JVM's
     assert end["messages"] == len(consumed(kafka, name)) > 0
+
+
+# --- a broker for trials --------------------------------------------------------------------------
+
+
+def test_a_broker_for_trials_ends_with_its_process_and_says_a_uri_that_sends_watermarks(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.kafka"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(3)]
+    uri = said[1].split()[-1]
+    assert ChangefeedConfig.from_uri(uri).sends_watermarks
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert list(tmp_path.glob("tidegate-kafka-*")) == []
+    assert refusal(uri.partition("?")[0]) == "it refuses the connection"

@@ -57,7 +57,7 @@ def mirrored(spark, folder, **given):
     """A lake that has taken in all of a feed, and its mirror as the next run would find it."""
     settings = LakeSettings(folder=str(folder / "lake"), **given)
     feed = open_feed(spark, settings)
-    lake = Lake(spark, settings.place, settings.format)
+    lake = Lake.create(spark, settings.place, settings.format)
     MirrorRun(lake, feed, settings.mirror()).once()
     return lake, Mirror(lake, watermarks=feed.watermarks)
 

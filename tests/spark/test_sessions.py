@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -114,3 +117,28 @@ def test_an_interrupt_while_spark_starts_counts_when_it_has() -> None:
         start()
     assert started
     assert signal.getsignal(signal.SIGINT) is before
+
+
+# --- what the JVM prints --------------------------------------------------------------------------
+
+
+def test_a_jvm_that_does_not_start_says_nothing_but_the_error_and_its_log(tmp_path: Path) -> None:
+    program = "from tidegate.cli.app import main; main()"
+    lake = tmp_path / "lake"
+    (tmp_path / "empty.jsonl").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", program, "mirror", tmp_path / "empty.jsonl", "--lake", lake],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"SPARK_SUBMIT_OPTS": "-agentlib:none", "TMPDIR": str(tmp_path)},
+    )
+    (log,) = tmp_path.glob("tidegate-spark-*.log")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "tidegate: Spark cannot be used: its Java process ended at once (Could not find agent"
+    )
+    assert line.endswith(f"Its log is {log}.")
+    assert "agent library" in log.read_text()
+    assert not lake.exists()

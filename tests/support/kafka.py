@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -240,9 +241,12 @@ def broker(*, port: int | None = None, create_topics: bool = False) -> Iterator[
 def main() -> None:
     """Runs a broker in the foreground."""
     port = int(sys.argv[1]) if len(sys.argv) > 1 else None
+    # Without a handler Python would end at once and leave the broker behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with broker(port=port, create_topics=True) as running:
+        uri = running.uri("TOPIC", "canal-json", enable_tidb_extension="true")
         print(f"Kafka runs at {running.address}; its topics are made when first written to.")
-        print(f"A feed's sink URI: {running.uri('TOPIC', 'canal-json')}")
+        print(f"A feed's sink URI: {uri}")
         print("Ctrl-C stops it and removes its data.", flush=True)
         try:
             running.wait()

@@ -19,7 +19,7 @@ ZERO_DATES = (MySQLType.DATE, MySQLType.NEWDATE, MySQLType.DATETIME, MySQLType.T
 
 def new_lake(spark: SparkSession, folder: Path, format_name: str = "iceberg") -> Lake:
     """An empty lake in its own folder and catalog."""
-    return Lake(spark, LakePlace(str(folder)), format_name)
+    return Lake.create(spark, LakePlace(str(folder)), format_name)
 
 
 def fill(lake: Lake, changes: pa.Table) -> None:

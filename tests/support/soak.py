@@ -174,7 +174,7 @@ class Soak:
         from tidegate.lake.format import LakePlace
         from tidegate.lake.lake import Lake
 
-        return Lake(spark, LakePlace(str(self.lake), name=self.topic))
+        return Lake.create(spark, LakePlace(str(self.lake), name=self.topic))
 
     def send(self, share: float) -> None:
         """Sends the feed up to this share of its messages."""
@@ -321,7 +321,7 @@ def _child(options: argparse.Namespace) -> None:
 
     with mirror_session() as spark:
         say("session")
-        lake = Lake(spark, LakePlace(options.lake, name=options.catalog))
+        lake = Lake.create(spark, LakePlace(options.lake, name=options.catalog))
         frame = changes(spark, options.uri, max_per_trigger=options.max_per_trigger)
         feed = Feed(frame, {"topics": "soak", "uri": options.uri.partition("?")[2]})
         settings = MirrorSettings(max_step_seconds=options.max_step_seconds)

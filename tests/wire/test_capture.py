@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -78,10 +79,39 @@ def test_other_members_and_blank_lines_are_ignored(tmp_path):
 
 
 def test_standard_input_is_json_lines(monkeypatch):
-    data = io.TextIOWrapper(io.BytesIO(b'{"partition":0,"key":null,"value":"YQ=="}\n'))
-    monkeypatch.setattr(sys, "stdin", data)
+    data = io.BufferedReader(io.BytesIO(b'{"partition":0,"key":null,"value":"YQ=="}\n'))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
     (read,) = read_capture("-")
     assert read["value"].to_pylist() == [b"a"]
+
+
+@pytest.mark.parametrize("form", ["lines", "gzip", "parquet"])
+def test_the_content_of_a_file_says_what_it_is_not_its_name(tmp_path, form):
+    line, path = b'{"key":null,"value":"YQ=="}\n', tmp_path / "capture"
+    if form == "parquet":
+        pq.write_table(pa.table({"key": pa.nulls(1, pa.binary()), "value": [b"a"]}), path)
+    else:
+        path.write_bytes(gzip.compress(line) if form == "gzip" else line)
+    (read,) = read_capture(path)
+    assert read["value"].to_pylist() == [b"a"]
+
+
+def test_a_folder_is_all_its_capture_files_and_offsets_are_counted_over_them(tmp_path):
+    for name in ("b.jsonl", "a.jsonl", "notes.txt", ".a.jsonl.part"):
+        (tmp_path / name).write_text('{"value":"YQ=="}\n')
+    read = pa.Table.from_batches(read_capture(tmp_path))
+    assert read["offset"].to_pylist() == [0, 1]
+
+
+def test_parquet_in_a_pipe_is_named():
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate.cli", "inspect", "-"],
+        input=b"PAR1" * 4,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"give a file, not a pipe" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,7 +170,7 @@ def test_files_that_are_no_captures_are_named(tmp_path):
         list(read_capture(tmp_path / "far.parquet"))
     for name in ("folder.jsonl", "folder.jsonl.gz", "folder.parquet"):
         (tmp_path / name).mkdir()
-        with pytest.raises(CaptureError, match="directory"):
+        with pytest.raises(CaptureError, match="the folder has no files"):
             list(read_capture(tmp_path / name))
 
 

@@ -5,17 +5,18 @@ Exit codes: 0 fine, 1 something needs a look (bad messages, stopped tables, diff
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, NoReturn
 
 import click
 
 from tidegate import __version__
-from tidegate.model import TidegateError
+from tidegate.cli.words import say, say_json
+from tidegate.model import SparkError, TidegateError
 from tidegate.wire.compression import COMPRESSIONS
 from tidegate.wire.protocols import PROTOCOLS
 
@@ -56,13 +57,34 @@ def _tell(error: Exception, *, in_json: bool) -> None:
         words = f"{told.rstrip('.')}. Check the path, its permissions and the room on the disk."
     else:
         words = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    log = _spark_log() if _is_of_spark(error) else None
     if in_json:
         document = {"event": "error", "kind": type(error).__name__, "error": words}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
-    elif isinstance(error, click.ClickException):
+        say_json(document | ({"sparkLog": log} if log else {}), err=True)
+        return
+    if isinstance(error, click.ClickException):
         error.show()
     else:
-        click.echo(f"tidegate: {words}", err=True)
+        say(f"tidegate: {words}", err=True)
+    if log and log not in words:
+        say(f"Spark's log is {log}", err=True)
+
+
+def _is_of_spark(error: BaseException | None) -> bool:
+    """Whether Spark has failed, itself or as the cause of an error."""
+    while error is not None:
+        library = type(error).__module__.partition(".")[0]
+        if library in ("pyspark", "py4j") or isinstance(error, ConnectionError | SparkError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _spark_log() -> str | None:
+    """The log of the Spark that was started here, if there was one and it has anything to say."""
+    sessions = sys.modules.get("tidegate.spark.sessions")
+    log = None if sessions is None else sessions.kept_log()
+    return None if log is None else str(log)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -78,6 +100,29 @@ def _with_options(
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _settings_option(what: str, module: str) -> Callable[..., Any]:
+    """`--option NAME=VALUE`; `--option help` lists what the module has, whatever else is given."""
+
+    def listed(
+        context: click.Context, _: click.Parameter, given: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        if "help" in given:
+            for line in import_module(module).option_lines():
+                say(line)
+            context.exit()
+        return given
+
+    return click.option(
+        "--option",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        is_eager=True,
+        callback=listed,
+        help=f"{what}; `--option help` lists them.",
+    )
 
 
 class _Storage(click.Path):
@@ -153,14 +198,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="Which changes: the same seed gives the same.",
         ),
-        click.option(
-            "--option",
-            "settings",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="A setting of the workload (rate, accounts, live, keys, tables); `--option help` "
-            "lists them.",
-        ),
+        _settings_option("A setting of the workload", "tidegate.cli.generate"),
     ]
     return _with_options(command, options)
 
@@ -169,7 +207,7 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("source")
 @_source_options
 @_output_option
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many events.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of events to show.")
 @click.option("--table", "tables", multiple=True, help="Only this DATABASE.TABLE; may be repeated.")
 @click.option("--shapes", is_flag=True, help="Show also the column list of each shape of rows.")
 @click.option(
@@ -186,8 +224,8 @@ def _workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def inspect(source: str, **options: Any) -> int:
     """Shows every event of SOURCE.
 
-    SOURCE is a capture (.jsonl, .jsonl.gz, .parquet, or - for JSON lines on standard input) or a
-    topic: kafka://host:port/topic, with TiCDC's parameters for security.
+    SOURCE is a capture (JSON lines, also with gzip, or Parquet; a file, a folder of them, or - for
+    standard input) or a topic: kafka://host:port/topic, with TiCDC's parameters for security.
     """
     from tidegate.cli.inspect import inspect
 
@@ -198,13 +236,7 @@ def inspect(source: str, **options: Any) -> int:
 @click.argument("source")
 @click.argument("destination", metavar="DEST", required=False)
 @click.option("--to", "target", type=click.Choice(PROTOCOLS), help="The new protocol.")
-@click.option(
-    "--option",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting of the new protocol, by TiCDC's name; `--option help` lists them.",
-)
+@_settings_option("A setting of the new protocol, by TiCDC's name", "tidegate.cli.convert")
 @click.option(
     "--sink-uri",
     metavar="URI",

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
-
+from tidegate.cli.checks import can_ask_kafka
+from tidegate.cli.kafka import check_brokers
 from tidegate.cli.lakes import java_reason, own_interrupts, working
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say, say_json
 from tidegate.feed.config import SinkUri
 from tidegate.model import ConfigError, SinkError, TidegateError, tso_to_datetime
 from tidegate.wire.carries import not_carried
@@ -44,6 +44,7 @@ def bridge(
             "DEST", "it is a capture: use `tidegate convert SOURCE DEST --sink-uri …` for that"
         )
     folder = checkpoint or default_checkpoint(source, destination)
+    _check_ends(source, changefeed, destination, to_changefeed)
     with working("starting Spark"), own_interrupts():
         from pyspark.errors import StreamingQueryException
 
@@ -93,6 +94,21 @@ def bridge(
         spark.stop()
     telling.done()
     return telling.bad
+
+
+def _check_ends(
+    source: str, changefeed: str | None, destination: str, to_changefeed: str | None
+) -> None:
+    """Raises where one of both ends cannot be reached, before Spark is started."""
+    from tidegate.spark.sources import feed_settings
+    from tidegate.wire import capture_files
+
+    ends = [feed_settings(source, changefeed), feed_settings(destination, to_changefeed)]
+    if ends[0] is None and "://" not in source:
+        capture_files(source)
+    for end in ends:
+        if end is not None and end.kafka is not None and can_ask_kafka(end):
+            check_brokers(end)
 
 
 def default_checkpoint(source: str, destination: str) -> str:
@@ -156,11 +172,11 @@ class _Telling:
     def plan(self, source: str, target: str, folder: str, lost: list[str]) -> None:
         document = {"event": "plan", "from": source, "to": target, "checkpoint": folder}
         if self.output == "json":
-            self._line(document | {"lost": lost})
+            say_json(document | {"lost": lost})
             return
-        click.echo(f"{source} → {target}; where it stands is kept in {folder}")
+        say(f"{source} → {target}; where it stands is kept in {folder}")
         for loss in lost:
-            click.echo(f"  not carried: {loss}")
+            say(f"  not carried: {loss}")
 
     def batch(self, told: Any) -> None:
         """One micro-batch; called by the query's thread."""
@@ -171,7 +187,7 @@ class _Telling:
         self.held = told.held
         self.watermark = max(self.watermark, told.watermark)
         if self.output == "json":
-            self._line({"event": "batch", **told.to_json()})
+            say_json({"event": "batch", **told.to_json()})
             return
         words = [f"batch {told.batch}: {counted(told.rows, 'row')}"]
         if told.kinds.get("ddl"):
@@ -183,24 +199,21 @@ class _Telling:
             words.append(f"{told.bad:,} bad, put away")
         if told.watermark:
             words.append(f"complete up to {tso_to_datetime(told.watermark):%Y-%m-%d %H:%M:%S} UTC")
-        click.echo(", ".join(words))
+        say(", ".join(words))
         for schema in told.waiting:
-            click.echo(f"  waiting for the schema of {schema}")
+            say(f"  waiting for the schema of {schema}")
 
     def done(self) -> None:
         seconds = time.monotonic() - self.started
         if self.output == "json":
             names = ("rows", "messages", "bytes", "bad", "held", "watermark")
             totals = {name: getattr(self, name) for name in names}
-            self._line({"event": "done", **totals, "seconds": round(seconds, 3)})
+            say_json({"event": "done", **totals, "seconds": round(seconds, 3)})
             return
-        click.echo(
+        say(
             f"{counted(self.rows, 'row')} sent as {counted(self.messages, 'message')} "
             f"({self.bytes / 1e6:,.1f} MB) in {seconds:,.1f} s"
         )
         if self.held:
             held = counted(self.held, "change")
-            click.echo(f"waiting for a watermark: {held}; the next run goes on with them")
-
-    def _line(self, document: dict[str, Any]) -> None:
-        click.echo(json.dumps(document, ensure_ascii=False))
+            say(f"waiting for a watermark: {held}; the next run goes on with them")

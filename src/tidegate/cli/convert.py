@@ -6,9 +6,8 @@ in the order of commit and sent once more, by its rules.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.cli.source import Progressing, Reading, changefeed_text, open_source
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say, say_json
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.upstream import Upstream
@@ -60,7 +59,7 @@ def convert(
         destination = _destination(destination, config)
         reading, batches = open_source(source, **reading_options)
         conversion = _AnotherFeed(reading, config)
-    _say(output, {"event": "plan", "from": reading.protocol, **conversion.plan()})
+    _say(output, {"event": "plan", "from": reading.protocol or None, **conversion.plan()})
     with Progressing(f"converting {source}") as progress:
         if conversion.reads_twice and source == "-":
             whole = list(batches)
@@ -112,11 +111,16 @@ class _Conversion:
             progress.at(self.read, events)
         yield from self._rest()
 
+    def _lost(self, target: str, options: EncodeOptions) -> list[str]:
+        """What the target cannot carry; nothing of a source without messages."""
+        protocol = self._reading.protocol
+        return not_carried(protocol, target, options) if protocol else []
+
     def _without_bad(self, changes: pa.RecordBatch) -> pa.RecordBatch:
         is_error = pc.equal(changes["kind"], "error")
         for row in changes.filter(is_error).to_pylist():
             self.bad += 1
-            click.echo(
+            say(
                 f"bad message left out: partition {row['partition']}, offset {row['offset']}: "
                 f"{row['error']['reason']}",
                 err=True,
@@ -146,7 +150,7 @@ class _AnotherFeed(_Conversion):
         target = self._config.protocol or ""
         return {
             "to": target,
-            "lost": not_carried(self._reading.protocol, target, self._feed.options),
+            "lost": self._lost(target, self._feed.options),
             "ignored": [f"{name}: {reason}" for name, reason in self._config.ignored],
         }
 
@@ -186,7 +190,7 @@ class _SamePartitions(_Conversion):
 
     def plan(self) -> dict[str, Any]:
         """What is said before anything is done."""
-        lost = not_carried(self._reading.protocol, self._target, self._options)
+        lost = self._lost(self._target, self._options)
         return {"to": self._target, "lost": lost, "ignored": []}
 
     def learn(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -251,7 +255,7 @@ class _SamePartitions(_Conversion):
             except (EncodeError, SchemaNotSeen) as error:
                 self.refused += 1
                 place = row.select(["partition", "offset", "event"]).to_pylist()[0]
-                click.echo(
+                say(
                     f"left out: partition {place['partition']}, offset {place['offset']}, "
                     f"event {place['event']}: {error}",
                     err=True,
@@ -275,9 +279,29 @@ def _destination(destination: str | None, config: ChangefeedConfig) -> str:
     return str(Path(folder) / CAPTURE)
 
 
+def option_lines() -> list[str]:
+    """The settings of a new protocol with their defaults, a line each."""
+    defaults = EncodeOptions()
+    return [
+        f"{name}={_as_text(getattr(defaults, field.name))}"
+        for name, field in sorted(_known_options().items())
+    ]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _known_options() -> dict[str, Field[Any]]:
+    """The fields of EncodeOptions by the names that TiCDC gives them."""
+    return {field.name.replace("_", "-"): field for field in fields(EncodeOptions)}
+
+
 def _options(settings: tuple[str, ...]) -> EncodeOptions:
-    """EncodeOptions from NAME=VALUE texts, names as TiCDC has them."""
-    known = {field.name.replace("_", "-"): field for field in fields(EncodeOptions)}
+    """EncodeOptions from NAME=VALUE texts."""
+    known = _known_options()
     chosen: dict[str, Any] = {}
     for setting in settings:
         name, separator, text = setting.partition("=")
@@ -314,19 +338,19 @@ def _value(name: str, text: str, annotation: Any, default: Any) -> Any:
 def _say(output: str, document: dict[str, Any]) -> None:
     """Progress goes to standard error: the capture itself may go to standard output."""
     if output == "json":
-        click.echo(json.dumps(document), err=True)
+        say_json(document, err=True)
     elif document["event"] == "plan":
-        click.echo(f"{document['from']} → {document['to']}", err=True)
+        say(f"{document['from'] or 'no messages'} → {document['to']}", err=True)
         for loss in document["lost"]:
-            click.echo(f"  not carried: {loss}", err=True)
+            say(f"  not carried: {loss}", err=True)
         for notice in document["ignored"]:
-            click.echo(f"  not used: {notice}", err=True)
+            say(f"  not used: {notice}", err=True)
     else:
         parts = [f"{counted(document['read'], 'message')} read"]
         for member, words in _LEFT_OUT.items():
             if document[member]:
                 parts.append(f"{document[member]:,} {words} left out")
-        click.echo(
+        say(
             f"{', '.join(parts)}, {document['written']:,} written to {document['destination']}",
             err=True,
         )

@@ -6,7 +6,6 @@ the workloads know. `--wire` shows the shipped captures of each protocol instead
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -21,7 +20,7 @@ import click
 
 from tidegate.cli.inspect import inspect
 from tidegate.cli.lakes import instant, opened, settings_of, working
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say_json
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -82,7 +81,7 @@ def demo(folder: str, rows: int, output: str) -> bool:
         for upstream in UPSTREAMS
     }
     # One session for both lakes.
-    with opened(settings_of(config=None, lake=str(root / UPSTREAMS[0].name))):
+    with opened(settings_of(config=None, lake=str(root / UPSTREAMS[0].name)), create=True):
         for upstream in UPSTREAMS:
             source = sources[upstream.name]
             settings = settings_of(
@@ -141,7 +140,7 @@ def _mirror(settings: LakeSettings, upstream: Upstream, workload: Workload, say:
     from tidegate.lake.run import MirrorRun
     from tidegate.lake.source import open_feed
 
-    with opened(settings) as lake:
+    with opened(settings, create=True) as lake:
         feed = open_feed(lake.spark, settings)
         settings.remember(feed.identity)
         started = time.monotonic()
@@ -268,7 +267,7 @@ class _Text(_Say):
 
 class _Json(_Say):
     def tell(self, event: str, text: str, **facts: Any) -> None:
-        click.echo(json.dumps({"event": event, **facts}))
+        say_json({"event": event, **facts})
 
 
 def _tick(right: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 
@@ -11,11 +10,11 @@ import pyarrow as pa
 
 from tidegate.cli.kafka import TopicWriter, is_kafka
 from tidegate.cli.source import Progressing, changefeed_text
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say, say_json
 from tidegate.feed.changefeed import Changefeed
 from tidegate.feed.config import ChangefeedConfig
 from tidegate.wire import write_capture
-from tidegate.workload import Workload, options_of, workload
+from tidegate.workload import WORKLOADS, Workload, options_of, workload
 
 SINK_URI = "kafka://127.0.0.1:9092/tidegate?protocol=canal-json&enable-tidb-extension=true"
 """What is sent where nothing says otherwise."""
@@ -66,9 +65,9 @@ def generate(
         "seconds": round(time.monotonic() - started, 3),
     }
     if output == "json":
-        click.echo(json.dumps(document), err=True)
+        say_json(document, err=True)
     else:
-        click.echo(
+        say(
             f"{counted(rows, 'row change')} of {name} (seed {seed}) as {feed.config.protocol}: "
             f"{counted(messages, 'message')}, {generation.bytes / 1e6:,.1f} MB in "
             f"{document['seconds']:.1f} s, written to {place}",
@@ -107,6 +106,15 @@ def _config(sink_uri: str | None, changefeed: str | None) -> ChangefeedConfig:
     if config.protocol is None:
         config = ChangefeedConfig.from_toml(text, SINK_URI)
     return config
+
+
+def option_lines() -> list[str]:
+    """The options of every workload, a line each."""
+    lines = []
+    for name in WORKLOADS:
+        options = ", ".join(f"{option}={default}" for option, default in options_of(name).items())
+        lines.append(f"{name}: {options}")
+    return lines
 
 
 def workload_options(name: str, settings: tuple[str, ...]) -> dict[str, int]:

@@ -1,14 +1,15 @@
 """Kafka for commands that must start at once: topics read and written without Spark.
 
 It needs confluent-kafka (`pip install 'tidegate[kafka]'`). The connection is that of the sink URI,
-in the words of librdkafka. Every question to a broker has a time limit.
+in the words of librdkafka. Every question to a broker has a time limit, and an error says what
+failed: the name, the connection, TLS or the login.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,17 +18,22 @@ import click
 import pyarrow as pa
 
 from tidegate.feed.config import ChangefeedConfig, SinkUri
+from tidegate.feed.settings import nearest
 from tidegate.model import ConfigError, SinkError, SourceError
 from tidegate.wire import CAPTURE_SCHEMA
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 5.0
+ATTEMPT_SECONDS = 1.5
+"""How long one question waits: time for the other addresses of a host whose first one refuses."""
 POLL_SECONDS = 0.5
+STALL_SECONDS = 30.0
 BATCH_MESSAGES = 10_000
 FLUSH_SECONDS = 60.0
 
 _AGE = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _STEP = "Check the address and the security settings, and that the broker runs"
+_OTHER_SECURITY = "Check whether the port expects TLS (kafka+ssl://…) or a login (sasl-user=…)"
 
 
 def is_kafka(source: str) -> bool:
@@ -108,6 +114,72 @@ def _sasl(mechanism: str, told: Any) -> dict[str, Any]:
     }
 
 
+class Connection:
+    """Asks brokers for topics, and explains why they do not answer."""
+
+    def __init__(self, config: ChangefeedConfig) -> None:
+        self.kafka = _library()
+        self._config = config
+        self._failures: list[Any] = []
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a client whose failures are to be explained here."""
+        return client_settings(self._config) | {"error_cb": self._failures.append}
+
+    def topics(self, client: Any, topic: str | None = None) -> Any:
+        """The topics there are, or the one named, by name; KafkaException where nobody answers."""
+        deadline = time.monotonic() + ANSWER_SECONDS
+        asked = {} if topic is None else {"topic": topic}
+        while True:
+            left = max(0.1, min(ATTEMPT_SECONDS, deadline - time.monotonic()))
+            try:
+                return client.list_topics(**asked, timeout=left).topics
+            except self.kafka.KafkaException:
+                client.poll(0)  # calls back with what has failed
+                down = self.kafka.KafkaError._ALL_BROKERS_DOWN
+                all_down = any(each.code() == down for each in self._failures)
+                if all_down or time.monotonic() >= deadline:
+                    raise
+
+    def explained(self, error: Any) -> tuple[str, str, str]:
+        """Who fails, why, and what to do next."""
+        brokers = ",".join(self._config.kafka.brokers if self._config.kafka else ())
+        return f"Kafka at {brokers}", *self._reason(error)
+
+    def _reason(self, error: Any) -> tuple[str, str]:
+        codes, failures = self.kafka.KafkaError, [*self._failures, error]
+        kinds = {each.code() for each in failures}
+        if codes._RESOLVE in kinds:
+            step = "Check the host name in the sink URI, and this machine's DNS"
+            return "its host name cannot be resolved", step
+        logins = [each.str() for each in failures if each.code() == codes._AUTHENTICATION]
+        if logins:
+            step = "Check sasl-mechanism, sasl-user and sasl-password in the sink URI"
+            return f"it refuses the login ({_brief(logins[0])})", step
+        # A broker that hangs up within the handshake is a failure of transport.
+        handshakes = [
+            each.str()
+            for each in failures
+            if each.code() == codes._SSL or "SSL handshake" in each.str()
+        ]
+        if handshakes:
+            step = "Check that the port speaks TLS, and ca, cert and key in the sink URI"
+            return f"TLS fails ({_brief(handshakes[0])})", step
+        if any("Connection refused" in each.str() for each in failures):
+            return "it refuses the connection", "Check host and port, and that the broker runs"
+        if codes._ALL_BROKERS_DOWN in kinds:
+            return "it closes the connection at once", _OTHER_SECURITY
+        if error.code() in (codes._TRANSPORT, codes._TIMED_OUT):
+            return f"it does not answer within {ANSWER_SECONDS:g} seconds", _STEP
+        return error.str().rstrip("."), _STEP
+
+
+def _brief(text: str) -> str:
+    """What librdkafka says of a failure, without the broker and the time."""
+    return re.sub(r"^\S+/\S+: | \(after [^)]*\)$", "", text).strip(" :")
+
+
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -144,16 +216,17 @@ class TopicReader:
     """The messages of the topic of a sink URI, in batches of CAPTURE_SCHEMA."""
 
     def __init__(self, config: ChangefeedConfig, start: Start, *, follow: bool = False) -> None:
-        self._kafka = _library()
+        self._connection = Connection(config)
+        self._kafka = self._connection.kafka
         self._config = config
         self._topic = config.topic or ""
         self._start = start
         self._follow = follow
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch]:
         """All messages up to those that are there when reading begins; with `follow` for ever."""
         consumer = self._kafka.Consumer(
-            client_settings(self._config)
+            self._connection.settings
             | {
                 "group.id": "tidegate-inspect",  # never joined: partitions are taken by hand
                 "enable.auto.commit": False,
@@ -175,6 +248,7 @@ class TopicReader:
         if not open_ones and not self._follow:
             return
         consumer.assign(list(places.values()))
+        heard = time.monotonic()
         while self._follow or open_ones:
             messages = []
             for message in consumer.consume(BATCH_MESSAGES, POLL_SECONDS):
@@ -191,11 +265,18 @@ class TopicReader:
                     raise self._failed(error)
             if messages:
                 yield _batch(messages)
+                heard = time.monotonic()
+            elif not self._follow and time.monotonic() - heard > STALL_SECONDS:
+                reason = f"it has messages, and none came for {STALL_SECONDS:g} seconds"
+                step = "Check that the addresses that the brokers advertise can be reached"
+                raise SourceError(f"the topic {self._topic!r}", reason, step)
 
     def _places(self, consumer: Any) -> tuple[dict[int, Any], dict[int, int]]:
         """Where to begin in each partition, and where each ends now."""
-        found = consumer.list_topics(self._topic, timeout=ANSWER_SECONDS).topics[self._topic]
+        found = self._connection.topics(consumer, self._topic)[self._topic]
         if found.error is not None:
+            if found.error.code() == self._kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise self._absent(consumer)
             raise self._failed(found.error)
         places, ends = {}, {}
         for number in sorted(found.partitions):
@@ -213,19 +294,26 @@ class TopicReader:
             places[number], ends[number] = place, high
         return places, ends
 
+    def _absent(self, consumer: Any) -> SourceError:
+        there = [name for name in self._connection.topics(consumer) if name[:2] != "__"]
+        hint = f"; {nearest(self._topic, there)}" if there else ""
+        step = f"Check its name{hint}. TiCDC makes it when the changefeed first sends"
+        return SourceError(f"the topic {self._topic!r}", "it does not exist", step)
+
     def _failed(self, error: Any) -> SourceError:
-        codes = self._kafka.KafkaError
-        if error.code() == codes.UNKNOWN_TOPIC_OR_PART:
-            step = "Check its name; TiCDC makes it when the changefeed first sends"
-            return SourceError(f"the topic {self._topic!r}", "it does not exist", step)
-        return SourceError(*_unreachable(self._config, error, codes), _STEP)
+        return SourceError(*self._connection.explained(error))
 
 
-def _unreachable(config: ChangefeedConfig, error: Any, codes: Any) -> tuple[str, str]:
-    brokers = ",".join(config.kafka.brokers if config.kafka else ())
-    silent = (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._TIMED_OUT, codes._RESOLVE)
-    reason = "it does not answer" if error.code() in silent else error.str().rstrip(".")
-    return f"Kafka at {brokers}", reason
+def check_brokers(config: ChangefeedConfig) -> None:
+    """Raises SourceError where no broker of a feed answers."""
+    connection = Connection(config)
+    consumer = connection.kafka.Consumer(connection.settings | {"group.id": "tidegate-check"})
+    try:
+        connection.topics(consumer)
+    except connection.kafka.KafkaException as error:
+        raise SourceError(*connection.explained(error.args[0])) from error
+    finally:
+        consumer.close()
 
 
 def _batch(messages: list[Any]) -> pa.RecordBatch:
@@ -261,7 +349,8 @@ class TopicWriter:
         rate: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kafka = _library()
+        self._connection = Connection(config)
+        self._kafka = self._connection.kafka
         self._config = config
         self._rate = rate
         self._clock = clock
@@ -269,10 +358,10 @@ class TopicWriter:
         self._started: float | None = None
         self._sent = 0
         self._known: dict[str, int] = {}
-        self._admin = self._kafka.admin.AdminClient(client_settings(config))
+        self._admin = self._kafka.admin.AdminClient(self._connection.settings)
         told = {} if config.kafka is None else config.kafka.settings
         self._producer = self._kafka.Producer(
-            client_settings(config)
+            self._connection.settings
             | {
                 "acks": told.get("required-acks", -1),
                 "compression.type": told.get("compression", "none"),
@@ -308,7 +397,7 @@ class TopicWriter:
 
     def _there(self, topic: str) -> int | None:
         try:
-            found = self._admin.list_topics(timeout=ANSWER_SECONDS).topics.get(topic)
+            found = self._connection.topics(self._admin).get(topic)
         except self._kafka.KafkaException as error:
             raise self._failed(error.args[0]) from error
         return None if found is None else len(found.partitions)
@@ -380,4 +469,4 @@ class TopicWriter:
             raise self._failed(self._failure)
 
     def _failed(self, error: Any) -> SinkError:
-        return SinkError(*_unreachable(self._config, error, self._kafka.KafkaError), _STEP)
+        return SinkError(*self._connection.explained(error))

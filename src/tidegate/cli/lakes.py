@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,12 +19,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from tidegate.cli.checks import check_place
 from tidegate.model import LakeError, SparkError
 from tidegate.model.tso import LAST_LOGICAL, physical_ms, tso_from_datetime, tso_to_datetime
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
+    from tidegate.lake.plan import Table
     from tidegate.lake.settings import LakeSettings
+    from tidegate.lake.snapshots import MirrorState
 
 _LAST_TS = (1 << 63) - 1
 
@@ -57,8 +62,11 @@ def _need_spark() -> None:
 
 
 @contextmanager
-def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
-    """The lake of these settings, in a Spark session that is ended again if it is ours."""
+def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Iterator[Lake]:
+    """The lake of these settings, in a Spark session that is ended again if it is ours.
+
+    One that is not there is an error, or made with `create`.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -67,6 +75,7 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
     from tidegate.lake.run import disk_full
     from tidegate.spark import session
 
+    check_place(settings)
     # PySpark turns most of Java's errors into its own, but not all.
     java_error: Any = import_module("py4j.protocol").Py4JJavaError
     is_ours = SparkSession.getActiveSession() is None
@@ -82,13 +91,14 @@ def opened(settings: LakeSettings, *libraries: str) -> Iterator[Lake]:
         )
     try:
         with working("opening the lake"):
-            lake = Lake(spark, settings.place, settings.format, zone=settings.time_zone)
+            make = Lake.create if create else Lake
+            lake = make(spark, settings.place, settings.format, zone=settings.time_zone)
         yield lake
     except (PySparkException, java_error) as error:
         full = disk_full("The command", error, settings.place.folder)
         raise full or LakeError(
             f"Spark failed: {java_reason(str(error))}",
-            "Nothing is lost: mend the cause and run the command again",
+            "Nothing is lost: fix the cause and run the command again",
         ) from error
     finally:
         if is_ours:
@@ -138,6 +148,50 @@ def exclusive(settings: LakeSettings) -> Iterator[None]:
         return
     with lake_lock(Path(folder)):
         yield
+
+
+@dataclass(slots=True)
+class Making:
+    """A run that may make a lake; `keeps` says that what it has made is to stay."""
+
+    keeps: bool = False
+
+
+@contextmanager
+def making(settings: LakeSettings) -> Iterator[Making]:
+    """Holds the lock of a lake that may not be there yet.
+
+    A run that fails before anything was read leaves nothing behind that was not there before.
+    """
+    from tidegate.lake.lock import LOCK, lake_lock
+
+    made, folder = Making(), Path(settings.place.folder)
+    if "://" in settings.place.folder:
+        yield made
+        return
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    had_lock = (folder / LOCK).exists()
+    with lake_lock(folder):
+        there = {each.name for each in folder.iterdir()} - (set() if had_lock else {LOCK})
+        try:
+            yield made
+        except BaseException:
+            if not made.keeps:
+                _remove_others(folder, there)
+                for each in missing:
+                    with suppress(OSError):  # somebody else has put something there
+                        each.rmdir()
+            raise
+
+
+def _remove_others(folder: Path, there: set[str]) -> None:
+    for each in folder.iterdir():
+        if each.name in there:
+            continue
+        if each.is_dir():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -217,8 +271,39 @@ def no_such_table(wanted: str, there: Sequence[str], when: str = "") -> LakeErro
     """What is said of a table that is not there, with those that are."""
     from tidegate.feed.settings import nearest
 
-    step = "It has no tables yet: run `tidegate mirror` first"
+    step = f"It has no tables{when or ' yet'}"
     if there:
-        told = nearest(wanted, there)
-        step = told[0].upper() + told[1:]
+        hint = nearest(wanted, there)
+        step = hint[0].upper() + hint[1:]
     return LakeError(f"The lake has no table {wanted}{when}", step)
+
+
+def check_instant(lake: Lake, ts: int | None) -> None:
+    """Raises LakeError where no snapshot is as old as an instant, with the first that is."""
+    instants = [each for each, _ in lake.snapshots.instants()]
+    if not instants:
+        raise LakeError("The lake has no snapshot yet", "Run `tidegate mirror` first")
+    if ts is not None and ts < min(instants):
+        first = min(instants)
+        raise LakeError(
+            f"The lake has no snapshot at or before {instant(ts)}",
+            f"The first instant that can be read is {instant(first)} (--at {first})",
+        )
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+
+def table_facts(table: Table, state: MirrorState) -> dict[str, Any]:
+    """What a table promises and why it may differ, for programs."""
+    return {
+        "database": table.name.database,
+        "table": table.name.table,
+        "state": state.state_of(table).value,
+        "reasons": list(table.reasons),
+    }
+
+
+def state_line(facts: Mapping[str, Any]) -> str:
+    """The same for eyes: what is wrong with a table, and why."""
+    return f"{facts['state']}: {facts['database']}.{facts['table']}: {' '.join(facts['reasons'])}"

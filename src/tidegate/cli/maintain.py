@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from tidegate.cli.lakes import exclusive, instant, iso, opened, settings_of, working
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,24 +34,20 @@ def _run(lake: Lake, keep: timedelta, output: str) -> None:
                 total[what] = total.get(what, 0) + count
             if output == "json":
                 told = {"event": "table", "table": table.table, "seconds": table.seconds}
-                _write({**told, **table.done})
+                say_json({**told, **table.done})
             else:
-                click.echo(f"{table.table}: {_listed(table.done)} ({table.seconds:.1f} s)")
+                say(f"{table.table}: {_listed(table.done)} ({table.seconds:.1f} s)")
     since = lake.snapshots.kept_since()
     if output == "json":
         done = {"event": "done", "tables": tables, "seconds": round(seconds, 3), **total}
-        _write({**done, "keptSinceTs": since, "keptSince": iso(since)})
+        say_json({**done, "keptSinceTs": since, "keptSince": iso(since)})
     elif not tables:
-        click.echo("the lake has no snapshot yet: there is nothing to maintain")
+        say("the lake has no snapshot yet: there is nothing to maintain")
     else:
-        click.echo(f"{counted(tables, 'table')}: {_listed(total)} ({seconds:.1f} s)")
-        click.echo(f"every snapshot since {instant(since)} can be read")
+        say(f"{counted(tables, 'table')}: {_listed(total)} ({seconds:.1f} s)")
+        say(f"every snapshot since {instant(since)} can be read")
 
 
 def _listed(done: Mapping[str, int]) -> str:
     counts = ", ".join(f"{count:,} {what}" for what, count in done.items() if count)
     return counts or "nothing to do"
-
-
-def _write(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))

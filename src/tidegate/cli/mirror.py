@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,28 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tidegate.cli.lakes import instant, iso, lag_seconds, opened, settings_of, span
-from tidegate.cli.words import counted, waiting_line
+from tidegate.cli.checks import check_feed
+from tidegate.cli.lakes import (
+    Making,
+    instant,
+    iso,
+    lag_seconds,
+    making,
+    opened,
+    settings_of,
+    span,
+    state_line,
+    table_facts,
+)
+from tidegate.cli.words import counted, say, say_json, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
     from tidegate.lake.run import Progress
     from tidegate.lake.settings import LakeSettings
 
+TROUBLED = ("stopped", "incomplete", "diverged")
+"""The states of tables that a summary names."""
 LINE_SECONDS = 10.0
 """How often a line is written where there is no terminal."""
 
@@ -51,23 +64,31 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
     chosen = chosen.claim(format_name is not None)
     libraries = ("kafka",) if feed.startswith("kafka") else ()
     report = _JsonReport() if output == "json" else _report()
-    with opened(chosen, *libraries) as lake:
-        return _run(lake, chosen, once, report)
+    with making(chosen) as made:
+        check_feed(chosen)
+        with opened(chosen, *libraries, create=True) as lake:
+            return _run(lake, chosen, once, report, made)
 
 
-def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report) -> bool:
+def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report, made: Making) -> bool:
     from tidegate.lake.policy import SchemaChangeRefused
     from tidegate.lake.quarantine import BadMessages
     from tidegate.lake.run import MirrorRun
     from tidegate.lake.source import open_feed
 
     feed = open_feed(lake.spark, settings)
-    settings.remember(feed.identity)
+    settings.remember({})
     report.begin(feed.identity)
-    run = MirrorRun(lake, feed, settings.mirror(), on_progress=report.progress)
+
+    def progress(progress: Progress) -> None:
+        if progress.messages:
+            settings.remember(feed.identity)
+        report.progress(progress)
+
+    run = MirrorRun(lake, feed, settings.mirror(), on_progress=progress, locked=True)
     started = time.monotonic()
     stopped_by: BadMessages | SchemaChangeRefused | None = None
-    with _stopping() as stop, report:
+    with _binding(lake, settings, feed.identity, made), _stopping() as stop, report:
         try:
             if once:
                 run.once(stop.is_asked)
@@ -80,6 +101,26 @@ def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report) -> bool
         summary["error"] = str(stopped_by)
     report.done(summary)
     return bool(summary["fine"]) and stopped_by is None
+
+
+@contextmanager
+def _binding(
+    lake: Lake, settings: LakeSettings, identity: Mapping[str, Any], made: Making
+) -> Iterator[None]:
+    """Makes the lake the feed's if anything was read, however the run ends."""
+    made.keeps = True
+    try:
+        yield
+    except BaseException as error:
+        try:
+            made.keeps = not lake.is_empty()
+        except Exception as failure:  # Spark is gone: what was read is not known, and stays
+            error.add_note(f"Whether anything was read is not known: {failure}")
+        if made.keeps:
+            settings.remember(identity)
+        raise
+    if not lake.is_empty():
+        settings.remember(identity)
 
 
 class _Stop:
@@ -95,7 +136,7 @@ class _Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        click.echo("stopping after this step (again to stop at once) …", err=True)
+        say("stopping after this step (again to stop at once) …", err=True)
 
 
 @contextmanager
@@ -120,48 +161,39 @@ def _stopping() -> Iterator[_Stop]:
 
 def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
     """How the lake stands after a run, for programs; `fine` is what the exit code says."""
-    from tidegate.lake.plan import Status
+    from tidegate.lake.plan import State
     from tidegate.lake.quarantine import Quarantine
+    from tidegate.lake.snapshots import MirrorState
 
-    state = lake.snapshots.state()
-    tables = [] if state is None else list(state.tables.values())
-    stopped = [table for table in tables if table.status is Status.STOPPED]
+    recorded = lake.snapshots.state()
+    state = recorded or MirrorState()
+    tables = list(state.tables.values())
+    facts = [table_facts(table, state) for table in tables]
     waiting = [
         {"database": key.database, "table": key.table, "version": key.version, "rows": rows}
         for key, rows in progress.waiting.items()
     ]
     bad = Quarantine(lake).count()
-    busy = progress.ingest_seconds + progress.apply_seconds
+    # Reading and applying go side by side while a feed is followed.
+    busy = min(seconds, progress.ingest_seconds + progress.apply_seconds)
     return {
         "event": "done",
-        "consistency": "unknown" if state is None else state.gate.consistency,
+        "consistency": "unknown" if recorded is None else state.gate.consistency,
         "appliedTs": progress.applied_ts,
         "applied": iso(progress.applied_ts),
         "lagSeconds": lag_seconds(progress.applied_ts),
         "messages": progress.messages,
         "rows": progress.rows,
         "snapshots": progress.steps,
-        "tables": sum(1 for table in tables if table.status is Status.MIRRORED),
+        "tables": sum(each["state"] != State.STOPPED for each in facts),
         "seconds": round(seconds, 3),
         "ingestSeconds": round(progress.ingest_seconds, 3),
         "applySeconds": round(progress.apply_seconds, 3),
         "rowsPerSecond": round(progress.rows / busy) if busy else 0,
-        "stopped": [
-            {"database": table.name.database, "table": table.name.table, "reason": table.reason}
-            for table in stopped
-        ],
-        "diverged": [
-            {
-                "database": table.name.database,
-                "table": table.name.table,
-                "reasons": list(table.diverged),
-            }
-            for table in tables
-            if table.diverged
-        ],
+        **{state: [each for each in facts if each["state"] == state] for state in TROUBLED},
         "waiting": waiting,
         "quarantined": bad,
-        "fine": not (stopped or waiting or bad),
+        "fine": not (waiting or bad) and all(table.is_exact for table in tables),
     }
 
 
@@ -184,7 +216,7 @@ class Report:
     def begin(self, identity: Any) -> None:
         """Says what is mirrored, and what can be promised."""
         where = identity.get("topics") or identity.get("capture")
-        click.echo(f"mirroring {where} ({identity['protocol']}), {_promise(identity)}", err=True)
+        say(f"mirroring {where} ({identity['protocol']}), {_promise(identity)}", err=True)
 
     def progress(self, progress: Progress) -> None:
         """Says how far it is, when that is news."""
@@ -192,7 +224,7 @@ class Report:
         if progress.phase == self._phase and now - self._last < LINE_SECONDS:
             return
         self._phase, self._last = progress.phase, now
-        click.echo(line(progress), err=True)
+        say(line(progress), err=True)
 
     def done(self, summary: dict[str, Any]) -> None:
         """Says what came of it."""
@@ -201,14 +233,14 @@ class Report:
 
 class _JsonReport(Report):
     def begin(self, identity: Any) -> None:
-        _write({"event": "begin", "feed": dict(identity)})
+        say_json({"event": "begin", "feed": dict(identity)})
 
     def progress(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.phase == self._phase and now - self._last < 1:
             return
         self._phase, self._last = progress.phase, now
-        _write(
+        say_json(
             {
                 "event": "progress",
                 "phase": progress.phase,
@@ -224,7 +256,7 @@ class _JsonReport(Report):
         )
 
     def done(self, summary: dict[str, Any]) -> None:
-        _write(summary)
+        say_json(summary)
 
 
 class _LiveReport(Report):
@@ -246,7 +278,7 @@ class _LiveReport(Report):
         behind = "" if progress.behind is None else f"{progress.behind:,} to be read"
         entries = [
             ("phase", progress.phase, ""),
-            ("messages", f"{progress.messages:,}", behind),
+            ("messages read", f"{progress.messages:,}", behind),
             ("rows applied", f"{progress.rows:,}", counted(progress.steps, "snapshot")),
             ("applied", instant(progress.applied_ts), f"lag {_lag(progress)}"),
         ]
@@ -274,7 +306,7 @@ def _lag(progress: Progress) -> str:
 
 def line(progress: Progress) -> str:
     """How far it is, in one line."""
-    parts = [f"{progress.phase}: {counted(progress.messages, 'message')}"]
+    parts = [f"{progress.phase}: {counted(progress.messages, 'message')} read"]
     if progress.behind:
         parts.append(f"{progress.behind:,} to be read")
     rows, snapshots = counted(progress.rows, "row"), counted(progress.steps, "snapshot")
@@ -287,31 +319,27 @@ def line(progress: Progress) -> str:
 def tell(summary: dict[str, Any]) -> None:
     """The summary for eyes."""
     rows, messages = counted(summary["rows"], "row"), counted(summary["messages"], "message")
-    click.echo(
-        f"{rows} applied from {messages} in {summary['seconds']:.1f} s "
+    earlier = ""
+    if summary["rows"] and not summary["messages"]:
+        earlier = " (of messages that an earlier run had read)"
+    say(
+        f"{messages} read, {rows} applied{earlier} in {summary['seconds']:.1f} s "
         f"({summary['rowsPerSecond']:,} rows/s: reading {summary['ingestSeconds']:.1f} s, applying "
         f"{summary['applySeconds']:.1f} s)"
     )
-    click.echo(
+    say(
         f"{counted(summary['tables'], 'table')}, {counted(summary['snapshots'], 'new snapshot')}, "
         f"at {instant(summary['appliedTs'])} (consistency: {summary['consistency']})"
     )
-    for table in summary["stopped"]:
-        click.echo(f"stopped: {table['database']}.{table['table']}: {table['reason']}")
-    for table in summary["diverged"]:
-        reasons = " ".join(table["reasons"])
-        click.echo(f"diverged: {table['database']}.{table['table']}: {reasons}")
+    for state in TROUBLED:
+        for facts in summary[state]:
+            say(state_line(facts))
     for entry in summary["waiting"]:
-        click.echo(waiting_line(entry))
+        say(waiting_line(entry))
     if summary["quarantined"]:
-        click.echo(
+        say(
             f"quarantined: {counted(summary['quarantined'], 'message')}; "
             "see `tidegate quarantine list`"
         )
     if "error" in summary:
-        click.echo(f"tidegate: {summary['error']}", err=True)
-
-
-def _write(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+        say(f"tidegate: {summary['error']}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidegate.cli.lakes import exclusive, opened, reading, settings_of
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, say, say_json, visible
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -30,13 +29,11 @@ def listed(*, limit: int | None, output: str, **options: Any) -> bool:
         count = len(messages) if limit is None else quarantine.count()
     for message in messages:
         if output == "json":
-            click.echo(json.dumps(_document(message, with_bytes=False), ensure_ascii=False))
+            say_json(_document(message, with_bytes=False))
         else:
-            click.echo(f"{_named(message.place)}  {message.code}: {message.reason}")
+            say(f"{_named(message.place)}  {message.code}: {message.reason}")
     if output == "text":
-        click.echo(
-            f"quarantined: {counted(count, 'message')}" if count else "nothing is quarantined"
-        )
+        say(f"quarantined: {counted(count, 'message')}" if count else "nothing is quarantined")
     return count == 0
 
 
@@ -51,12 +48,13 @@ def shown(place: str, *, output: str, **options: Any) -> None:
     if not found:
         raise LakeError(f"No message at {wanted} is quarantined", "See `tidegate quarantine list`")
     if output == "json":
-        click.echo(json.dumps(_document(found[0]), ensure_ascii=False))
+        say_json(_document(found[0]))
         return
     message = found[0]
-    click.echo(f"message  {message.place}\nreason   {message.reason} ({message.code})")
+    say(f"message  {message.place}")
+    say(f"reason   {message.reason} ({message.code})")
     for name, content in (("key", message.key), ("value", message.value)):
-        click.echo(f"{name:<8} {_readable(content)}")
+        say(f"{name:<8} {_readable(content)}")
 
 
 def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
@@ -80,18 +78,16 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
                 for name, count in result.late.items()
             ],
         }
-        click.echo(json.dumps(document, ensure_ascii=False))
+        say_json(document)
     else:
         for message in result.bad:
-            click.echo(f"still bad  {_named(message.place)}  {message.reason}")
-        click.echo(f"{counted(len(result.read), 'message')} read, {len(result.bad):,} still bad")
+            say(f"still bad  {_named(message.place)}  {message.reason}")
+        say(f"{counted(len(result.read), 'message')} read, {len(result.bad):,} still bad")
         for name, count in result.late.items():
-            click.echo(
-                f"late: the table had gone past {counted(count, 'event')} of {'.'.join(name)}"
-            )
+            say(f"late: the table had gone past {counted(count, 'event')} of {'.'.join(name)}")
         if result.read:
             how = "puts the tables right" if result.late else "goes on with them"
-            click.echo(f"start `tidegate mirror` again: it {how}")
+            say(f"start `tidegate mirror` again: it {how}")
     return not result.bad
 
 
@@ -150,4 +146,4 @@ def _readable(content: bytes | None) -> str:
         text = head.decode("utf-8")
     except UnicodeDecodeError:
         return head.hex(" ") + more
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) + more
+    return visible(text) + more

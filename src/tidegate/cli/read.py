@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tidegate.cli.inspect import json_line
 from tidegate.cli.lakes import (
+    check_instant,
     instant,
     iso,
     no_such_table,
@@ -24,6 +22,7 @@ from tidegate.cli.lakes import (
     ts_of,
 )
 from tidegate.cli.render import readable
+from tidegate.cli.words import json_line, say, say_json, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +44,7 @@ def read(
             _list(lake, ts, output)
             return
         rows = find(lake, *wanted, ts)
+        warn(lake, *wanted)
         if output == "text":
             _show(rows, limit or TEXT_ROWS, limit is None)
         else:
@@ -53,6 +53,7 @@ def read(
 
 def find(lake: Lake, database: str, table: str, ts: int | None) -> DataFrame:
     """The rows of a table as texts, by key; an error names what is there instead."""
+    check_instant(lake, ts)
     found = lake.snapshots.at(ts)
     wanted = (database.lower(), table.lower())
     if not any(snapshot.name.folded == wanted for snapshot in found):
@@ -61,7 +62,18 @@ def find(lake: Lake, database: str, table: str, ts: int | None) -> DataFrame:
     return lake.texts(database, table, ts, ordered=True)
 
 
+def warn(lake: Lake, database: str, table: str) -> None:
+    """Says on standard error where a table is not what its upstream is."""
+    state = lake.snapshots.state()
+    found = None if state is None else state.tables.get((database.lower(), table.lower()))
+    if state is not None and found is not None and not found.is_exact:
+        reasons = " ".join(found.reasons)
+        say(f"{found.name} is {state.state_of(found).value}: {reasons}", err=True)
+
+
 def _list(lake: Lake, ts: int | None, output: str) -> None:
+    if ts is not None:
+        check_instant(lake, ts)
     found = sorted(lake.snapshots.at(ts), key=lambda snapshot: snapshot.name)
     for snapshot in found:
         if output == "json":
@@ -73,13 +85,13 @@ def _list(lake: Lake, ts: int | None, output: str) -> None:
                 "identifier": snapshot.identifier,
                 "version": snapshot.version,
             }
-            click.echo(json.dumps(document, ensure_ascii=False))
+            say_json(document)
         elif output == "csv":
             csv.writer(sys.stdout, lineterminator="\n").writerow(snapshot.name)
         else:
-            click.echo(f"{instant(snapshot.resolved_ts)}  {snapshot.name}")
+            say(f"{instant(snapshot.resolved_ts)}  {snapshot.name}")
     if not found and output == "text":
-        click.echo("The lake has no tables at that instant.", err=True)
+        say("The lake has no tables at that instant.", err=True)
 
 
 def write(rows: DataFrame, output: str) -> None:
@@ -114,9 +126,9 @@ def _show(rows: DataFrame, limit: int, says_more: bool) -> None:
     found = rows.limit(limit + 1).collect()
     grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in rows.columns:
-        grid.add_column(Text(name))
+        grid.add_column(Text(visible(name)))
     for row in found[:limit]:
         grid.add_row(*(Text(readable(value, None), "" if value else "dim") for value in row))
     Console(highlight=False, width=None if sys.stdout.isatty() else 10_000).print(grid)
     if len(found) > limit and says_more:
-        click.echo(f"… the first {limit} rows; --limit shows more, --output json all", err=True)
+        say(f"… the first {limit} rows; --limit shows more, --output json all", err=True)

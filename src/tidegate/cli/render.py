@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tidegate.cli.source import Reading
-from tidegate.cli.words import counted
+from tidegate.cli.words import counted, visible
 from tidegate.model import code_of, parse_type, tso_to_datetime
 
 _STYLES = {
@@ -55,9 +55,8 @@ class EventPrinter:
         """What was seen, in one line."""
         counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
         how = " (guessed)" if reading.guessed else ""
-        line = (
-            f"{counted(messages, 'message')} of {reading.describe()}{how}: {counts or 'no events'}"
-        )
+        protocol = f" of {reading.describe()}{how}" if reading.protocol else ""
+        line = f"{counted(messages, 'message')}{protocol}: {counts or 'no events'}"
         self._console.print(Text(line, "bold"))
 
 
@@ -68,13 +67,13 @@ def _time(commit_ts: int | None) -> str:
 
 
 def _table(event: dict[str, Any]) -> str:
-    return ".".join(_visible(event[part]) for part in ("database", "table") if part in event)
+    return ".".join(visible(event[part]) for part in ("database", "table") if part in event)
 
 
 def _what(event: dict[str, Any]) -> Text:
     kind = event["kind"]
     if kind == "error":
-        return Text(_visible(event["error"]["reason"]), "red")
+        return Text(visible(event["error"]["reason"]), "red")
     if kind == "watermark":
         return Text(str(event["commitTs"]), "dim")
     text = Text()
@@ -82,7 +81,7 @@ def _what(event: dict[str, Any]) -> Text:
     if kind == "ddl":
         ddl = event["ddl"]
         text.append(f"{name + ': ' if name else ''}", "bold")
-        return text.append(f"{_visible(ddl.get('query', ''))}  [{_visible(ddl.get('type', ''))}]")
+        return text.append(f"{visible(ddl.get('query', ''))}  [{visible(ddl.get('type', ''))}]")
     text.append(name, "bold")
     if kind == "schema":
         return text.append_text(_schema(event["schema"]))
@@ -95,9 +94,9 @@ def _schema(schema: dict[str, Any]) -> Text:
     if "tableSchema" in schema:
         table = schema["tableSchema"]
         columns = [f"{c['name']} {c['dataType']['mysqlType']}" for c in table["columns"]]
-        return Text(f" version {table['version']}: {_visible(', '.join(columns))}")
+        return Text(f" version {table['version']}: {visible(', '.join(columns))}")
     columns = [f"{c['name']} {c.get('type', '')}" for c in schema["columns"]]
-    return Text(f": {_visible(', '.join(columns))}")
+    return Text(f": {visible(', '.join(columns))}")
 
 
 def _row(event: dict[str, Any]) -> Text:
@@ -120,7 +119,7 @@ def _row(event: dict[str, Any]) -> Text:
         if shown == _MAX_COLUMNS:
             text.append(" …", "dim")
             break
-        text.append(f" {_visible(name)}=", "cyan" if name in keys else "dim")
+        text.append(f" {visible(name)}=", "cyan" if name in keys else "dim")
         text.append(value)
         shown += 1
     return text
@@ -147,12 +146,7 @@ def readable(value: str | None, type_name: str | None) -> str:
 
 def _cut(text: str) -> str:
     cut = f"… ({len(text)} characters)" if len(text) > _MAX_VALUE else ""
-    return _visible(text[:_MAX_VALUE]) + cut
-
-
-def _visible(text: str) -> str:
-    """The text in one line, without what a terminal would obey."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return visible(text[:_MAX_VALUE]) + cut
 
 
 def _printable(content: bytes) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidegate.cli.kafka import Start, TopicReader, connection_of
-from tidegate.wire import decode_batch, from_uri, read_capture, sniff_all
+from tidegate.cli.words import counted
+from tidegate.model import SourceError
+from tidegate.wire import (
+    Sniffed,
+    decode_batch,
+    from_uri,
+    other_protocol,
+    read_capture,
+    sniff_all,
+)
 
 SNIFFED_MESSAGES = 1000
 QUIET_SECONDS = 2.0
@@ -27,6 +36,7 @@ class Reading:
     """How the messages of a source are read; `guessed` says that nobody told."""
 
     protocol: str
+    """Empty where there are no messages to guess it from."""
     encoding: str | None
     compression: str | None
     claim_check: str | None
@@ -34,12 +44,7 @@ class Reading:
 
     def describe(self) -> str:
         """The protocol in words."""
-        words = [self.protocol]
-        if self.encoding:
-            words.append(f"({self.encoding})")
-        if self.compression:
-            words.append(f"compressed with {self.compression}")
-        return " ".join(words)
+        return str(Sniffed(self.protocol, self.encoding, self.compression))
 
     def decode(self, messages: pa.RecordBatch) -> pa.RecordBatch:
         """The change batch of a batch of messages."""
@@ -95,14 +100,15 @@ def _guessed(
     compression: str | None,
     claim_check: str | None,
 ) -> tuple[Reading, Iterator[pa.RecordBatch]]:
-    if protocol is not None and (compression is not None or protocol in ("craft", "cdc")):
-        return Reading(protocol, encoding, compression, claim_check, False), batches
     first = next(batches, None)
     if first is None:
-        return Reading(protocol or "canal-json", encoding, compression, claim_check, True), batches
-    head = first.slice(0, SNIFFED_MESSAGES)
-    found = sniff_all(zip(head["key"].to_pylist(), head["value"].to_pylist(), strict=True))
+        told = Reading(protocol or "", encoding, compression, claim_check, protocol is None)
+        return told, batches
+    head = first_messages(first)
     batches = itertools.chain([first], batches)
+    if protocol is not None:
+        check_protocol(source, head, protocol, encoding, compression)
+    found = sniff_all(head)
     if found is not None and protocol in (None, found.protocol):
         reading = Reading(
             found.protocol,
@@ -115,9 +121,33 @@ def _guessed(
     if protocol is None:
         raise click.UsageError(
             f"the messages of {source} are of no protocol that is known: none of the first "
-            f"{head.num_rows} looks like one. Name it with --protocol."
+            f"{len(head)} looks like one. Name it with --protocol."
         )
     return Reading(protocol, encoding, compression, claim_check, False), batches
+
+
+def first_messages(batch: pa.RecordBatch) -> list[tuple[bytes | None, bytes | None]]:
+    """Keys and values of as many messages as are looked at to know what they are."""
+    head = batch.slice(0, SNIFFED_MESSAGES)
+    return list(zip(head["key"].to_pylist(), head["value"].to_pylist(), strict=True))
+
+
+def check_protocol(
+    source: str,
+    head: Sequence[tuple[bytes | None, bytes | None]],
+    protocol: str,
+    encoding: str | None,
+    compression: str | None,
+) -> None:
+    """Raises SourceError where all messages are of another protocol than the one named."""
+    other = other_protocol(head, protocol, encoding=encoding, compression=compression)
+    if other is not None:
+        named = Sniffed(protocol, encoding, compression)
+        raise SourceError(
+            source.partition("?")[0],
+            f"none of its first {counted(len(head), 'message')} is {named}; all look like {other}",
+            "Name that protocol (--protocol, or protocol=… in the sink URI), or the right source",
+        )
 
 
 def changefeed_text(path: str) -> str:

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from tidegate.cli.lakes import instant, iso, lag_seconds, reading, settings_of, span
-from tidegate.cli.words import counted, waiting_line
+from tidegate.cli.lakes import (
+    instant,
+    iso,
+    lag_seconds,
+    reading,
+    settings_of,
+    span,
+    table_facts,
+)
+from tidegate.cli.words import counted, say, say_json, visible, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
 
 _LONGEST_LINE = 100_000
-_STYLES = {"mirrored": "green", "stopped": "bold red"}
+_STYLES = {
+    "mirrored": "green",
+    "eventual": "green",
+    "diverged": "yellow",
+    "incomplete": "bold red",
+    "stopped": "bold red",
+}
 
 
 def status(*, rows: bool, output: str, **options: Any) -> bool:
-    """Shows it; whether all is well: nothing stopped, waiting, quarantined or to be put right."""
+    """Shows it; whether all is well: every table exact, nothing waiting or quarantined."""
     with reading(settings_of(**options)) as lake:
         document = look(lake, count_rows=rows)
     if output == "json":
-        click.echo(json.dumps(document, ensure_ascii=False))
+        say_json(document)
     else:
         _show(document)
     return bool(document["fine"])
@@ -34,7 +46,7 @@ def status(*, rows: bool, output: str, **options: Any) -> bool:
 
 def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
     """How the lake stands, for programs; without any reading of tables unless rows are counted."""
-    from tidegate.lake.plan import Status
+    from tidegate.lake.plan import State
     from tidegate.lake.quarantine import Quarantine
     from tidegate.lake.snapshots import MirrorState
 
@@ -43,26 +55,21 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
     tables = []
     for table in sorted(state.tables.values(), key=lambda table: table.name):
         found = last.get(table.name.folded)
-        entry: dict[str, Any] = {
-            "database": table.name.database,
-            "table": table.name.table,
-            "state": table.status.value,
+        entry: dict[str, Any] = table_facts(table, state) | {
             "consistency": "eventual" if table.eventual else state.gate.consistency,
             "lastChangeTs": found and found.resolved_ts,
             "lastChange": found and iso(found.resolved_ts),
             "identifier": table.identifier,
         }
-        if table.status is Status.STOPPED:
-            entry |= {"reason": table.reason, "since": iso(table.since)}
-        if table.diverged:
-            entry["diverged"] = list(table.diverged)
+        if entry["state"] == State.STOPPED:
+            entry["since"] = iso(table.since)
         if count_rows and found is not None:
             entry["rows"] = lake.tables.read(found.identifier, found.version).count()
         tables.append(entry)
     waiting = lake.changelog.waiting(state.applied_ts, state.cache)
     quarantine = Quarantine(lake)
     bad, retried = quarantine.count(), quarantine.count_since(state.retried)
-    stopped = [entry for entry in tables if entry["state"] == "stopped"]
+    exact = all(table.is_exact for table in state.tables.values())
     return {
         "lake": lake.place.folder,
         "format": lake.format_name,
@@ -83,19 +90,15 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
         ],
         "quarantined": bad,
         "retried": retried,
-        "fine": not (stopped or waiting or bad or retried),
+        "fine": exact and not (waiting or bad or retried),
     }
 
 
 def _note(entry: dict[str, Any], document: dict[str, Any]) -> str:
-    notes = []
-    if "reason" in entry:
-        notes.append(entry["reason"])
-    if "diverged" in entry:
-        notes.append("diverged")
+    notes = list(entry["reasons"])
     if entry["consistency"] != document["consistency"]:
-        notes.append("eventual: rows were completed from an upstream that shows only the present")
-    return "; ".join(notes)
+        notes.append("Rows were completed from an upstream that shows only the present.")
+    return visible(" ".join(notes))
 
 
 def _terminal_width() -> int | None:
@@ -124,7 +127,7 @@ def _show(document: dict[str, Any]) -> None:
         ("quarantined", counted(document["quarantined"], "message")),
     ]
     for name, value in entries:
-        grid.add_row(Text(name, "dim"), Text(value))
+        grid.add_row(Text(name, "dim"), Text(visible(value)))
     console.print(grid)
     tables = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     is_counted = any("rows" in entry for entry in document["tables"])
@@ -132,25 +135,21 @@ def _show(document: dict[str, Any]) -> None:
         tables.add_column(head, justify="right" if head == "rows" else "left", overflow="fold")
     for entry in document["tables"]:
         tables.add_row(
-            f"{entry['database']}.{entry['table']}",
+            Text(visible(f"{entry['database']}.{entry['table']}")),
             Text(entry["state"], _STYLES[entry["state"]]),
             instant(entry["lastChangeTs"] or 0),
             f"{entry['rows']:,}" if "rows" in entry else "",
-            _note(entry, document),
+            Text(_note(entry, document)),
         )
     if document["tables"]:
         console.print()
         console.print(tables)
-    for entry in document["tables"]:
-        if "diverged" in entry:
-            name = f"{entry['database']}.{entry['table']}"
-            console.print(f"diverged: {name}: {' '.join(entry['diverged'])}", markup=False)
     for entry in document["waiting"]:
-        console.print(waiting_line(entry))
+        say(waiting_line(entry))
     if document["retried"]:
-        console.print(
+        say(
             f"retried: {counted(document['retried'], 'message')} could be read since; the next "
             "`tidegate mirror` takes them in"
         )
     for topic, partition in document["silentPartitions"]:
-        console.print(f"silent: partition {partition} of {topic or 'the capture'} has no watermark")
+        say(f"silent: partition {partition} of {topic or 'the capture'} has no watermark")

@@ -1,8 +1,39 @@
-"""What several commands say in the same words."""
+"""What several commands say in the same words, and the one place where text is made safe to show.
+
+Names and values of tables come from others: whatever a terminal would obey is shown, not sent.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import click
+
+_UNSAFE_IN_JSON = {
+    code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0x202E, 0x2066, 0x2067)
+}
+"""What JSON leaves as it is, and a terminal, or a reader of lines, takes for something else."""
+
+
+def visible(text: str) -> str:
+    """The text in one line, with every control character spelled out."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def say(text: str, *, err: bool = False, **style: Any) -> None:
+    """Writes one line for eyes; `style` is click's."""
+    click.secho(visible(text), err=err, **style)
+
+
+def json_line(document: Any) -> str:
+    """One line for programs, that a terminal may show as well."""
+    return json.dumps(document, ensure_ascii=False).translate(_UNSAFE_IN_JSON) + "\n"
+
+
+def say_json(document: Any, *, err: bool = False) -> None:
+    """Writes one line for programs."""
+    click.echo(json_line(document), err=err, nl=False)
 
 
 def counted(number: int, noun: str) -> str:

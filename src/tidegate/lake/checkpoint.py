@@ -83,6 +83,11 @@ class Checkpoint:
             path, files = self._path(name)
             files.delete(path, True)
 
+    def remove(self) -> None:
+        """Removes it whole: what it has read is of no use."""
+        path = self._jvm.org.apache.hadoop.fs.Path(self.folder)
+        path.getFileSystem(self._settings).delete(path, True)
+
     # --- whether it is right ----------------------------------------------------------------------
 
     def check(self, known: Offsets, floor: Offsets) -> None:

@@ -84,6 +84,12 @@ def session_settings(place: LakePlace) -> dict[str, str]:
     }
 
 
+def has_lake(spark: SparkSession, place: LakePlace) -> bool:
+    """Whether the folder of a place has a changelog."""
+    own = local_folder(place.folder) / "tables" / (place.prefix + OWN_DATABASE)
+    return any((own / "changelog" / "_delta_log").glob("*.json"))
+
+
 class DeltaFormat(TableFormat):
     """Delta tables of one lake: those in the folders below its own."""
 

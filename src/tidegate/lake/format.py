@@ -293,6 +293,17 @@ def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
     return settings[format_name](place)
 
 
+def has_lake(name: str, spark: SparkSession, place: LakePlace) -> bool:
+    """Whether there is a lake in a place; nothing is made there."""
+    from tidegate.lake import delta, iceberg
+
+    formats: dict[str, Callable[[SparkSession, LakePlace], bool]] = {
+        "iceberg": iceberg.has_lake,
+        "delta": delta.has_lake,
+    }
+    return formats[name](spark, place)
+
+
 def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:
     """The tables of a lake in one of the formats."""
     from tidegate.lake.delta import DeltaFormat

@@ -59,6 +59,7 @@ from tidegate.model.sql import parts_of, quoted
 from tidegate.spark.types import from_text_array, spark_schema, spark_type
 
 CATALOG_FILE = "catalog.db"
+_CHANGELOG = "changelog"
 POSITION = "tidegate.position"
 SCHEMA = "tidegate.schema"
 ORIGIN = "tidegate.origin"
@@ -170,12 +171,20 @@ def recorded(folder: Path) -> Recorded | None:
         found = connection.execute(
             "SELECT catalog_name, metadata_location FROM iceberg_tables WHERE table_name = ? "
             "ORDER BY metadata_location LIKE ? DESC",
-            ("changelog", f"%{OWN_DATABASE}/changelog/%"),
+            (_CHANGELOG, f"%{OWN_DATABASE}/{_CHANGELOG}/%"),
         ).fetchone()
     if found is None:
         return None
     name, location = found
     return Recorded(name, location.removeprefix("file:").rpartition("/tables/")[0])
+
+
+def has_lake(spark: SparkSession, place: LakePlace) -> bool:
+    """Whether the catalog of a place has a changelog."""
+    if place.catalog is None:
+        return recorded(local_folder(place.folder)) is not None
+    log = quoted(place.catalog, place.prefix + OWN_DATABASE, _CHANGELOG)
+    return spark.catalog.tableExists(log)
 
 
 class IcebergFormat(TableFormat):

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from tidegate.feed.tables import Name
 from tidegate.lake.apply import Applier
 from tidegate.lake.changelog import Changelog
-from tidegate.lake.format import LakePlace, open_format
+from tidegate.lake.format import LakePlace, has_lake, open_format
 from tidegate.lake.iceberg import local_folder, recorded
 from tidegate.lake.mend import LateEvents, LateLog, Mender
 from tidegate.lake.plan import Step
@@ -32,7 +32,22 @@ _CLAIM = "tidegate.feed"
 
 
 class Lake:
-    """The tables of one feed in one place."""
+    """The tables of one feed in one place. Opening one that is not there is an error."""
+
+    @classmethod
+    def create(
+        cls,
+        spark: SparkSession,
+        place: LakePlace,
+        format_name: str = "iceberg",
+        *,
+        zone: str = "UTC",
+    ) -> Lake:
+        """The lake in a place, made where there is none."""
+        named = _named(spark, place)
+        if not has_lake(format_name, spark, named):
+            Changelog.open(open_format(format_name, spark, named))
+        return cls(spark, place, format_name, zone=zone)
 
     def __init__(
         self,
@@ -46,6 +61,8 @@ class Lake:
         self.zone = zone
         self.place = place = _named(spark, place)
         self.format_name = format_name
+        if not has_lake(format_name, spark, place):
+            raise no_lake(place.folder)
         self.tables = open_format(format_name, spark, place)
         self.changelog = Changelog.open(self.tables)
         claim = self.claim()
@@ -62,14 +79,21 @@ class Lake:
         return folder if "://" in folder else str(Path(folder).absolute())
 
     def claim(self) -> dict[str, Any] | None:
-        """The feed that the lake is of, and the folder that it was made in, once that is known."""
+        """The feed that the lake is of, and the folder that it was made in, once that is known.
+
+        It binds the lake once something of the feed was read: see `is_empty`.
+        """
         told = self.tables.properties(self.changelog.identifier).get(_CLAIM)
         return None if told is None else json.loads(told)
 
     def set_claim(self, feed: Mapping[str, Any]) -> None:
-        """Makes the lake this feed's for good."""
+        """Makes the lake this feed's."""
         told = json.dumps({"feed": feed, "folder": self.folder})
         self.tables.set_properties(self.changelog.identifier, {_CLAIM: told})
+
+    def is_empty(self) -> bool:
+        """Whether nothing of any feed was read into the lake."""
+        return self.changelog.read().isEmpty()
 
     # --- what a mirror does with it ---------------------------------------------------------------
 
@@ -153,6 +177,14 @@ class Lake:
 
     def _read(self, found: Snapshot) -> DataFrame:
         return self.tables.read(found.identifier, found.version)
+
+
+def no_lake(folder: str) -> LakeError:
+    """What to say where a lake is looked for and there is none."""
+    return LakeError(
+        f"There is no lake in {folder!r}",
+        "Give the folder that was given to `tidegate mirror --lake`",
+    )
 
 
 def check_folder(made_in: str, folder: str) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.model import LakeError
 
+LOCK = "mirror.lock"
 ENDING_SECONDS = 120.0
 """How long to wait for the JVM of a mirror that was killed."""
 
@@ -27,7 +28,7 @@ def lake_lock(folder: Path) -> Iterator[None]:
     """Holds the lock of a local lake, or raises LakeError if another process has it."""
     make_folder(folder)
     try:
-        lock = os.open(folder / "mirror.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise unwritable(folder, error) from error
     try:

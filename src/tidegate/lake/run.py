@@ -81,8 +81,11 @@ class MirrorRun:
         *,
         on_progress: Callable[[Progress], None] = lambda progress: None,
         boundary: Callable[[str], None] = lambda name: None,
+        locked: bool = False,
     ) -> None:
+        """`locked` says that the caller holds the lock of the lake."""
         self.lake = lake
+        self._locked = locked
         self.feed = feed
         self.settings = settings or MirrorSettings()
         self.progress = Progress()
@@ -108,7 +111,6 @@ class MirrorRun:
                     return self.progress
             self._check(query)
             self._ingested(query)
-            self.progress.ingest_seconds = self._since()
             self._tell("applying")
             while not stop() and self._step(mirror):
                 self._tell("applying")
@@ -139,6 +141,8 @@ class MirrorRun:
                     time.sleep(0.5)
                     continue
                 moved = self._step(mirror)
+                # The step may have applied a batch that Spark has reported since.
+                self._ingested(query)
                 if moved:
                     with self._telling("The upkeep of the lake"):
                         upkeep.after_step(mirror)
@@ -156,9 +160,9 @@ class MirrorRun:
     def _open(self, stack: ExitStack) -> Mirror:
         folder = self.lake.place.folder
         if "://" not in folder:
-            stack.enter_context(lake_lock(Path(folder)))
+            if not self._locked:
+                stack.enter_context(lake_lock(Path(folder)))
             stack.enter_context(jvm_lock(Path(folder), self.lake.spark))
-        self._started = time.monotonic()
         mirror = Mirror(
             self.lake,
             watermarks=self.feed.watermarks,
@@ -171,9 +175,15 @@ class MirrorRun:
         return mirror
 
     def _claim(self, mirror: Mirror) -> None:
-        """Makes the lake this feed's for good; LakeError if it is another's."""
+        """Makes the lake this feed's; LakeError if it is another's.
+
+        A feed of which nothing was read has no claim: a mistyped topic must not bind a lake.
+        """
         claim = self.lake.claim()
         feed: dict[str, Any] = json.loads(json.dumps(dict(self.feed.identity)))
+        if claim is not None and claim["feed"] != feed and self.lake.is_empty():
+            self._checkpoint.remove()
+            claim = None
         theirs = (mirror.state.feed or feed) if claim is None else claim["feed"]
         check_identity(theirs, feed)
         if claim is None:
@@ -270,7 +280,12 @@ class MirrorRun:
         told = last.sources[0].metrics if last.sources else {}
         text = told.get("maxOffsetsBehindLatest") if told else None
         self.progress.behind = None if text is None else int(float(text))
-        self.progress.messages += sum(each.numInputRows for each in fresh)
+        # The time of reading is that of the batches that had messages: both come from Spark.
+        read = [each for each in fresh if each.numInputRows]
+        self.progress.messages += sum(each.numInputRows for each in read)
+        self.progress.ingest_seconds += (
+            sum(each.durationMs.get("triggerExecution", 0) for each in read) / 1000
+        )
         self._counted = last.timestamp
 
     def _finish_batch(self, query: StreamingQuery) -> None:
@@ -309,9 +324,6 @@ class MirrorRun:
     def _tell(self, phase: str) -> None:
         self.progress.phase = phase
         self._on_progress(self.progress)
-
-    def _since(self) -> float:
-        return time.monotonic() - self._started
 
     @contextmanager
     def _telling(self, doing: str) -> Iterator[None]:

@@ -35,6 +35,7 @@ from tidegate.feed.settings import (
     nearest,
 )
 from tidegate.lake.format import LakePlace
+from tidegate.lake.lake import no_lake
 from tidegate.lake.lock import make_folder, unwritable
 from tidegate.lake.mirror import MirrorSettings
 from tidegate.lake.mysql import DatabaseServer
@@ -204,10 +205,7 @@ class LakeSettings:
         """These as the lake has them that is there; LakeError where there is none."""
         found = recall(self.place.folder)
         if found is None and "://" not in self.place.folder:
-            raise LakeError(
-                f"There is no lake in {self.place.folder!r}",
-                "Give the folder that was given to `tidegate mirror --lake`",
-            )
+            raise no_lake(self.place.folder)
         return replace(self, **_kept(found))
 
     def claim(self, format_given: bool) -> LakeSettings:
@@ -224,13 +222,14 @@ class LakeSettings:
     def remember(self, feed: Mapping[str, Any]) -> None:
         """Writes down in the lake's folder how its tables are kept, and of which feed.
 
-        Refuses another feed, also before the first snapshot.
+        An empty `feed` leaves that open: a lake is a feed's once something of it was read. Refuses
+        another feed than the one that is there.
         """
         folder = self.place.folder
         there = recall(folder)
-        if there is not None:
+        if there is not None and feed:
             check_identity(there["feed"], feed)
-        if "://" in folder or there is not None:
+        if "://" in folder or (there is not None and (there["feed"] or not feed)):
             return
         told = {"format": self.format, "catalog": self.catalog, "prefix": self.prefix}
         text = json.dumps({**told, "feed": dict(feed)}, ensure_ascii=False, indent=1)

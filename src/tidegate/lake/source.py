@@ -32,6 +32,7 @@ from tidegate.spark.sources import (
     topic_options,
 )
 from tidegate.spark.topics import check_answer
+from tidegate.wire import capture_files
 
 _ALWAYS_WATERMARKS = ("open-protocol", "simple", "craft")
 
@@ -86,6 +87,21 @@ def feed_topics(config: ChangefeedConfig) -> FeedTopics:
     return FeedTopics(config.topic, Dispatcher(config, 1).topic, config.partition_num)
 
 
+def early_identity(settings: LakeSettings) -> dict[str, Any]:
+    """What is known of a feed's identity before Spark has looked at its messages."""
+    source = settings.source or ""
+    config, path = _config(source, settings.changefeed), capture_path(source)
+    identity = {"time zone": settings.time_zone, "tables": settings.routes.to_object()}
+    protocol = settings.protocol or (config.protocol if config else None)
+    if protocol is not None:
+        identity["protocol"] = protocol
+    if path is not None:
+        return identity | _capture_identity(path)
+    assert config is not None
+    consistency = "snapshot" if config.sends_watermarks else "eventual"
+    return identity | _kafka_identity(config) | {"consistency": consistency}
+
+
 def _config(source: str, changefeed: str | None) -> ChangefeedConfig | None:
     """The changefeed's settings; None for a capture of which nothing is told."""
     uri = None
@@ -119,7 +135,7 @@ def _capture_identity(path: str) -> dict[str, Any]:
     if "://" in path:
         return {"capture": path}
     identity: dict[str, Any] = {"capture": str(Path(path).absolute())}
-    files = captures.capture_files(path)
+    files = capture_files(path)
     if not (Path(path).is_dir() and all(file.suffix == ".parquet" for file in files)):
         stats = [file.stat() for file in files]
         changed = datetime.fromtimestamp(max(stat.st_mtime for stat in stats), UTC)

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from tidegate.feed.tables import Name
 from tidegate.lake.lake import Lake
 from tidegate.lake.names import own
-from tidegate.lake.plan import Status
 from tidegate.lake.replay import Replay
 from tidegate.lake.routes import Routes
 from tidegate.model import TableSchema
@@ -87,6 +86,8 @@ class Compared:
     """Columns that only one of both has."""
     skipped: str = ""
     """Why the table was not compared."""
+    is_exact: bool = True
+    """Whether the table holds all that the feed and the policy make of it, and no guess."""
 
     @property
     def is_equal(self) -> bool:
@@ -103,20 +104,18 @@ class Verification:
     most: int = 10
     """How many differing rows are named a table."""
     _skipped: Mapping[tuple[str, str], str] = field(init=False)
+    _inexact: frozenset[tuple[str, str]] = field(init=False)
     _routes: Routes = field(init=False)
 
     def __post_init__(self) -> None:
         state = self.lake.snapshots.state()
         tables = [] if state is None else list(state.tables.values())
         self._skipped = {
-            table.name.folded: f"diverged: {' '.join(table.diverged)}"
+            table.name.folded: f"{table.state().value}: {' '.join(table.reasons)}"
             for table in tables
-            if table.diverged
-        } | {
-            table.name.folded: f"stopped: {table.reason}"
-            for table in tables
-            if table.status is Status.STOPPED
+            if table.reasons
         }
+        self._inexact = frozenset(table.name.folded for table in tables if not table.is_exact)
         told = {} if state is None else state.feed.get("tables", {})
         self._routes = Routes(tuple(told.get("include", ())), told.get("rename", {}))
 
@@ -133,7 +132,8 @@ class Verification:
         for folded in sorted(there.keys() | wanted.keys()):
             name = there.get(folded) or wanted[folded][0]
             if folded in self._skipped:
-                yield Compared(name, None, None, skipped=self._skipped[folded])
+                is_exact = folded not in self._inexact
+                yield Compared(name, None, None, skipped=self._skipped[folded], is_exact=is_exact)
                 continue
             table = wanted[folded][1] if folded in wanted else None
             if table is not None and table.skipped:

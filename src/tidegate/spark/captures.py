@@ -24,12 +24,10 @@ from pyspark.sql.types import StructType
 
 from tidegate.model import CaptureError
 from tidegate.spark.jars import cache_folder
-from tidegate.wire import CAPTURE_SCHEMA, read_captures, write_capture
+from tidegate.wire import CAPTURE_SCHEMA, capture_files, read_captures, write_capture
 
 MESSAGE_TYPE: StructType = from_arrow_schema(CAPTURE_SCHEMA)
 """The columns of messages in Spark's types."""
-
-SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 Message = tuple[bytes | None, bytes | None]
 
@@ -70,20 +68,6 @@ def _as_pattern(path: str) -> str:
     text = os.path.abspath(path)
     text = "".join(f"\\{letter}" if letter in "*?[]{}\\" else letter for letter in text)
     return text if os.path.isdir(path) else f"{text[:-1]}[{text[-1]}]"
-
-
-def capture_files(path: str) -> list[Path]:
-    """The file, or the capture files of the folder, in the order of their names."""
-    place = Path(path)
-    if not place.is_dir():
-        if not place.is_file():
-            raise CaptureError(path, 0, "there is no such file")
-        return [place]
-    files = [file for file in sorted(place.iterdir()) if file.name.endswith(SUFFIXES)]
-    files = [file for file in files if file.is_file() and file.name[0] not in "._"]
-    if not files:
-        raise CaptureError(path, 0, f"the folder has no files ending in {', '.join(SUFFIXES)}")
-    return files
 
 
 def _is_complete(file: Path) -> bool:

@@ -1,11 +1,13 @@
 """A Spark session with the settings that matter, and what a session made elsewhere lacks.
 
-Python and the JVM talk over Unix-domain sockets, in Arrow, in UTC; logs are quiet; sizes fit the
-machine. docs/spark.md says why for each setting. Any of them can be overridden.
+Python and the JVM talk over Unix-domain sockets, in Arrow, in UTC; sizes fit the machine. What the
+JVM and its Python workers print goes to a log file, never to the terminal. docs/spark.md says why
+for each setting. Any of them can be overridden.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -13,12 +15,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tidegate.model import ConfigError, SparkError
@@ -84,11 +90,66 @@ def session(
     for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     with _launching():
+        if SparkContext._gateway is None:
+            _launch({"spark.app.name": app, "spark.master": master, **chosen})
         spark = builder.getOrCreate()
     lacking = [f"{what}" for what in missing(spark, libraries) if what.startswith("the jar")]
     if lacking:
         raise SparkError(f"it started without {'; '.join(lacking)}", "Run `make jars`")
     return spark
+
+
+class _Log:
+    """The file that has what the JVM prints; it goes with the process unless it is kept."""
+
+    path: Path | None = None
+
+    @classmethod
+    def open(cls) -> int:
+        number, name = tempfile.mkstemp(prefix="tidegate-spark-", suffix=".log")
+        cls.path = Path(name)
+        atexit.register(cls.remove)
+        return number
+
+    @classmethod
+    def remove(cls) -> None:
+        if cls.path is not None:
+            cls.path.unlink(missing_ok=True)
+
+    @classmethod
+    def keep(cls) -> None:
+        atexit.unregister(cls.remove)
+
+
+def kept_log() -> Path | None:
+    """The log of the JVM that was started here, kept from now on; None if it has said nothing."""
+    if _Log.path is None or not _Log.path.is_file() or not _Log.path.stat().st_size:
+        return None
+    _Log.keep()
+    return _Log.path
+
+
+def _launch(chosen: Mapping[str, str]) -> None:
+    """Starts the JVM with its output in a file: it and its Python workers would write anywhere."""
+    conf = SparkConf()
+    conf.setAll(list(chosen.items()))
+    log = _Log.open()
+    try:
+        launch: Any = launch_gateway  # which has no types
+        gateway = launch(conf, {"stdout": log, "stderr": log})
+    except PySparkRuntimeError as error:
+        said = _last_line(kept_log())
+        raise SparkError(
+            f"its Java process ended at once{said}", f"Its log is {_Log.path}"
+        ) from error
+    finally:
+        os.close(log)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _last_line(log: Path | None) -> str:
+    lines = [] if log is None else log.read_text(errors="replace").strip().splitlines()
+    return f" ({lines[-1].strip().rstrip('.')})" if lines else ""
 
 
 @contextmanager

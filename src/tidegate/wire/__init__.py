@@ -1,13 +1,19 @@
 """Bytes and changes: every TiCDC protocol, decoded to and encoded from one columnar batch."""
 
-from tidegate.wire.capture import CAPTURE_SCHEMA, read_capture, read_captures, write_capture
+from tidegate.wire.capture import (
+    CAPTURE_SCHEMA,
+    capture_files,
+    read_capture,
+    read_captures,
+    write_capture,
+)
 from tidegate.wire.change import CHANGE_SCHEMA, KINDS, MESSAGE_SCHEMA
 from tidegate.wire.claim_check import from_folder, from_uri, to_folder
 from tidegate.wire.events import EventReader, to_json_events
 from tidegate.wire.options import EncodeOptions
 from tidegate.wire.protocols import PROTOCOLS, decode_batch, encode_batch
 from tidegate.wire.shapes import Shape, ShapeBook, ShapeColumn
-from tidegate.wire.sniff import Sniffed, sniff, sniff_all
+from tidegate.wire.sniff import Sniffed, other_protocol, sniff, sniff_all
 
 __all__ = [
     "CAPTURE_SCHEMA",
@@ -21,10 +27,12 @@ __all__ = [
     "ShapeBook",
     "ShapeColumn",
     "Sniffed",
+    "capture_files",
     "decode_batch",
     "encode_batch",
     "from_folder",
     "from_uri",
+    "other_protocol",
     "read_capture",
     "read_captures",
     "sniff",

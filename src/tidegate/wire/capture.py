@@ -1,9 +1,10 @@
 """Captures: messages kept in files, as they came from Kafka.
 
-`.jsonl`, also `.jsonl.gz`: a message a line, `partition`, `key`, `value` (base64 or null), optional
-`topic`, `offset`, `timestamp` (ms); other members are ignored. `.parquet`: Kafka's columns, by the
-names that Spark gives them. `-` is JSON lines from standard input. Where a capture has no offsets
-they are counted from 0 in each partition.
+JSON lines, also compressed with gzip: a message a line, `partition`, `key`, `value` (base64 or
+null), optional `topic`, `offset`, `timestamp` (ms); other members are ignored. Parquet: Kafka's
+columns, by the names that Spark gives them. Which of these a file is, its first bytes say. `-` is
+standard input; a folder is all the capture files in it. Where a capture has no offsets they are
+counted from 0 in each partition.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -38,8 +40,12 @@ CAPTURE_SCHEMA = pa.schema(
 )
 """The columns of a batch of messages."""
 
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+"""How the names of capture files in a folder end."""
+
 BATCH_ROWS = 10_000
 BATCH_BYTES = 64 * 1024 * 1024
+_GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 _GZIP_LEVEL = 4  # 9, the default, takes much longer to save little
 
 
@@ -57,32 +63,55 @@ class _Offsets:
 
 def read_capture(source: str | Path) -> Iterator[pa.RecordBatch]:
     """The messages of a capture in order, in batches of CAPTURE_SCHEMA; or CaptureError."""
-    return read_captures([source])
+    is_folder = source != "-" and Path(source).is_dir()
+    return read_captures(capture_files(str(source)) if is_folder else [source])
+
+
+def capture_files(path: str) -> list[Path]:
+    """The file, or the capture files of the folder, in the order of their names."""
+    place = Path(path)
+    if not place.is_dir():
+        if not place.is_file():
+            raise CaptureError(path, 0, "there is no such file")
+        return [place]
+    files = [file for file in sorted(place.iterdir()) if file.name.endswith(SUFFIXES)]
+    files = [file for file in files if file.is_file() and file.name[0] not in "._"]
+    if not files:
+        raise CaptureError(path, 0, f"the folder has no files ending in {', '.join(SUFFIXES)}")
+    return files
 
 
 def read_captures(sources: Iterable[str | Path]) -> Iterator[pa.RecordBatch]:
     """The messages of a capture in several files: offsets are counted over all of them."""
     offsets = _Offsets()
     for name in map(str, sources):
-        if name.endswith(".parquet"):
-            yield from _read_parquet(name, offsets)
-        else:
-            with _open_lines(name) as lines:
-                yield from _read_lines(name, lines, offsets)
+        with _opened(name) as file:
+            # Looked at without being read: a pipe can be read only once.
+            first = file.peek(len(_PARQUET_MAGIC))
+            if name.endswith(".parquet") or first.startswith(_PARQUET_MAGIC):
+                yield from _read_parquet(name, file, offsets)
+            else:
+                yield from _read_lines(name, _lines(name, file, first), offsets)
 
 
 @contextmanager
-def _open_lines(name: str) -> Iterator[IO[bytes]]:
+def _opened(name: str) -> Iterator[BufferedReader]:
     if name == "-":
-        yield sys.stdin.buffer
+        yield cast(BufferedReader, sys.stdin.buffer)
         return
     try:
-        with gzip.open(name, "rb") if name.endswith(".gz") else open(name, "rb") as lines:
-            yield cast(IO[bytes], lines)
+        with open(name, "rb") as file:
+            yield file
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise CaptureError(name, 0, f"the gzip data is damaged ({error})") from error
     except OSError as error:
         raise CaptureError(name, 0, _reason(error)) from error
+
+
+def _lines(name: str, file: BufferedReader, first: bytes) -> IO[bytes]:
+    if name.endswith(".gz") or first.startswith(_GZIP_MAGIC):
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    return file
 
 
 def _reason(error: OSError) -> str:
@@ -147,16 +176,18 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else b64decode(text, validate=True)
 
 
-def _read_parquet(name: str, offsets: _Offsets) -> Iterator[pa.RecordBatch]:
+def _read_parquet(
+    name: str, content: BufferedReader, offsets: _Offsets
+) -> Iterator[pa.RecordBatch]:
+    if not content.seekable():
+        raise CaptureError(name, 0, "Parquet is read from its end: give a file, not a pipe")
     try:
-        with pq.ParquetFile(name) as file:
+        with pq.ParquetFile(content if name == "-" else name) as file:
             missing = {"key", "value"} - set(file.schema_arrow.names)
             if missing:
                 raise CaptureError(name, 0, f"it has no column {' or '.join(sorted(missing))}")
             for batch in file.iter_batches(BATCH_ROWS):
                 yield _kafka_columns(batch, offsets)
-    except FileNotFoundError as error:
-        raise CaptureError(name, 0, _reason(error)) from error
     except (pa.ArrowException, OSError) as error:
         raise CaptureError(name, 0, f"it cannot be read as Parquet ({error})") from error
 

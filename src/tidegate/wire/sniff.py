@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tidegate.model import CompressionError
 from tidegate.wire.compression import LZ4_MAGIC, decompress, expander
+from tidegate.wire.protocols import decode_batch
 
 _CDC_MAGIC = b"\xba\xaa\xd7\x00"
 _OPEN_VERSION = (1).to_bytes(8, "big")
@@ -24,6 +25,11 @@ class Sniffed:
     protocol: str
     encoding: str | None = None
     compression: str | None = None
+
+    def __str__(self) -> str:
+        encoding = f" ({self.encoding})" if self.encoding else ""
+        compression = f" compressed with {self.compression}" if self.compression else ""
+        return f"{self.protocol}{encoding}{compression}"
 
 
 def sniff(key: bytes | None, value: bytes | None) -> Sniffed | None:
@@ -50,6 +56,29 @@ def sniff_all(messages: Iterable[tuple[bytes | None, bytes | None]]) -> Sniffed 
     if compressed:
         counts = {found: counts[found] for found in compressed}
     return max(counts, key=lambda found: counts[found], default=None)
+
+
+def other_protocol(
+    messages: Iterable[tuple[bytes | None, bytes | None]],
+    protocol: str,
+    *,
+    encoding: str | None = None,
+    compression: str | None = None,
+) -> Sniffed | None:
+    """What all of these messages are, where they are not what they are said to be.
+
+    None unless reading them as `protocol` fails for each, and each looks like the same other one.
+    """
+    pairs = list(messages)
+    looks = [sniff(key, value) for key, value in pairs]
+    if len({look and look.protocol for look in looks}) != 1:
+        return None
+    found = sniff_all(pairs)
+    if found is None:
+        return None
+    keys, values = ([pair[place] for pair in pairs] for place in (0, 1))
+    changes = decode_batch(protocol, keys, values, encoding=encoding, compression=compression)
+    return found if set(changes["kind"].to_pylist()) == {"error"} else None
 
 
 def _plain(key: bytes | None, value: bytes | None) -> Sniffed | None:
