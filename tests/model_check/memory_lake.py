@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.feed.config import ChangefeedConfig
 from tidegate.feed.conversion import convert
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
@@ -37,10 +38,11 @@ from tidegate.lake.format import OP
 from tidegate.lake.interval import Interval
 from tidegate.lake.latest import LatestRows
 from tidegate.lake.mend import LateEvents
-from tidegate.lake.mirror import Mirror
+from tidegate.lake.mirror import Mirror, MirrorSettings
 from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.rows import Layout
 from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
+from tidegate.lake.source import feed_topics
 from tidegate.model import EventFlag, TableSchema
 from tidegate.model.schema import Column
 from tidegate.spark.types import arrow_type, from_text_array
@@ -270,9 +272,10 @@ class MemoryLake:
         Repairer(self.tables, changelog, interval, log, since, until).run(steps)
 
 
-def new_mirror(lake: MemoryLake, *, watermarks: bool) -> Mirror:
-    """A mirror that starts, or continues, on this lake."""
-    return Mirror(lake, watermarks=watermarks)  # type: ignore[arg-type]
+def new_mirror(lake: MemoryLake, config: ChangefeedConfig, *, watermarks: bool) -> Mirror:
+    """A mirror that starts, or continues, on this lake; it knows the changefeed's settings."""
+    settings = MirrorSettings(topics=feed_topics(config))
+    return Mirror(lake, watermarks=watermarks, settings=settings)  # type: ignore[arg-type]
 
 
 class Executor:

@@ -124,7 +124,7 @@ class _Run:
         self._verdict = verdict
         self._oracle = Oracle(feed, upstream, sent)
         self._lake = MemoryLake()
-        self._mirror = new_mirror(self._lake, watermarks=feed.has_watermarks)
+        self._mirror = new_mirror(self._lake, feed.config(), watermarks=feed.has_watermarks)
 
     def play(self) -> None:
         """Delivers the feed, and compares the tables on the way and at the end."""
@@ -143,9 +143,14 @@ class _Run:
             self._lake.changelog.add(decoded(self._feed, delivery.messages))
         if self._cut.restarts:
             self._mirror.settle()
-            self._mirror = new_mirror(self._lake, watermarks=self._feed.has_watermarks)
+            self._mirror = new_mirror(
+                self._lake, self._feed.config(), watermarks=self._feed.has_watermarks
+            )
         for _ in range(_MOST_STEPS):
-            if not self._lake.log.parts or self._mirror.step(delivery.sources) is None:
+            if (
+                not self._lake.log.parts
+                or self._mirror.step(delivery.sources, delivery.unread) is None
+            ):
                 return
             if self._feed.has_watermarks and not self._feed.late_topics:
                 self._compare(self._mirror.state.applied_ts)

@@ -322,6 +322,8 @@ class Delivery:
 
     messages: tuple[Message, ...]
     sources: tuple[Source, ...]
+    unread: tuple[Source, ...] = ()
+    """Those of the partitions that have messages of which the consumer has got none."""
 
 
 def deliveries(sent: Sent, feed: Feed, cut: Cut) -> list[Delivery]:
@@ -344,7 +346,10 @@ def deliveries(sent: Sent, feed: Feed, cut: Cut) -> list[Delivery]:
             batch += taken
         seen.update((message.topic, message.partition) for message in batch)
         known = seen if feed.late_topics else {s for s, at in sent.sources.items() if at < end}
-        found.append(Delivery(tuple(sorted(batch)), tuple(sorted(known | seen))))
+        unread = {s for s in known - seen if waiting.get(s) and waiting[s][0].at < end}
+        found.append(
+            Delivery(tuple(sorted(batch)), tuple(sorted(known | seen)), tuple(sorted(unread)))
+        )
     return found
 
 

@@ -7,7 +7,7 @@ new architecture names everything. So statements are told apart by what they do,
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -100,7 +100,7 @@ class DdlId(NamedTuple):
         return tuple(self) if found is None else (self.commit_ts, *found)
 
 
-def ddl_id(row: dict[str, Any]) -> DdlId:
+def ddl_id(row: Mapping[str, Any]) -> DdlId:
     """The DDL of a row of a change batch."""
     query = (row["ddl"] or {}).get("query") or ""
     return DdlId(row["commit_ts"] or 0, row["database"] or "", row["table"] or "", query)

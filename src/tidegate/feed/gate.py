@@ -149,6 +149,8 @@ class Gate:
         self.jump_count = 0
         self.jumps: list[Jump] = []
         """The first hundred watermarks that were not obeyed at once; `jump_count` counts all."""
+        self.unread: frozenset[Source] = frozenset()
+        """Partitions known to have messages of which none has been read yet."""
         self._start_ts = start_ts
         self._partitions: dict[Source, _Partition] = {}
         self._resolved_ts = 0
@@ -324,7 +326,7 @@ class Gate:
         """The partitions whose watermarks must all come before anything is complete."""
         topics = {source.topic for source in self._partitions}
         if self.topics.awaited is not None:
-            topics &= self.topics.awaited | {source.topic for source in self.speaking}
+            topics &= self.topics.awaited | {source.topic for source in self.speaking | self.unread}
         topics -= self.topics.retired
         return [
             source

@@ -341,13 +341,18 @@ class TableBook:
         statements: Sequence[_Each],
         id_of: Callable[[_Each], DdlId],
         others: Iterable[Name] = (),
+        topic_of: Callable[[_Each], str | None] = lambda each: None,
     ) -> list[_Each]:
         """Statements of one commit_ts, in the order in which they can have been done.
 
-        A RENAME of several tables is an event a table, and these may come by several topics. A
-        rename goes when its old name is there and its new name is free, or else when its old name
-        is not known; the first that came goes first. Other statements stay where they are.
+        A RENAME of several tables is an event a table, and these may come by several topics; those
+        of one topic (`topic_of`, None where that is not known) are in order. A rename goes when its
+        old name is there and its new name is free, or else when its old name is not known; the
+        first that came goes first. Other statements stay where they are.
         """
+        topics = {topic_of(each) for each in statements}
+        if len(topics) == 1 and None not in topics:
+            return list(statements)
         pairs = [_single_rename(id_of(each)) for each in statements]
         places = [place for place, pair in enumerate(pairs) if pair is not None]
         if len(places) < 2:
@@ -355,7 +360,8 @@ class TableBook:
         renames = {place: pair for place, pair in enumerate(pairs) if pair is not None}
         known = {*self._schemas, *(name.folded for name in others)}
         targets = [Name(*pair.new) for pair in renames.values()]
-        order = _rename_order(renames, known, knows_all=self._knows_history(targets))
+        topic = {place: topic_of(statements[place]) for place in places}
+        order = _rename_order(renames, topic, known, knows_all=self._knows_history(targets))
         arranged = list(statements)
         for place, taken in zip(places, order, strict=True):
             arranged[place] = statements[taken]
@@ -470,12 +476,16 @@ def _single_rename(ddl: DdlId) -> _Pair | None:
     return _Pair(old.folded, new.folded)
 
 
-def _rename_order(renames: dict[int, _Pair], known: set[Folded], *, knows_all: bool) -> list[int]:
+def _rename_order(
+    renames: dict[int, _Pair], topic: dict[int, str | None], known: set[Folded], *, knows_all: bool
+) -> list[int]:
     """The places of renames in the order in which they can be done."""
     order = []
     waiting, known = dict(renames), set(known)
     while waiting:
-        place = min(waiting, key=lambda place: _hindrance(place, waiting, known, knows_all))
+        first = {topic[place]: place for place in sorted(waiting, reverse=True)}
+        ready = [place for place in waiting if topic[place] is None or place in first.values()]
+        place = min(ready, key=lambda place: _hindrance(place, waiting, known, knows_all))
         pair = waiting.pop(place)
         known -= {_there(pair.old, known)}
         known.add(pair.new)

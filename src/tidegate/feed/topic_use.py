@@ -8,11 +8,13 @@ No I/O; the result lives in the gate.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from tidegate.feed.ddl import ChangeKind
+from tidegate.feed.ddl_names import ddl_id
 from tidegate.feed.tables import Effect, Name, TableBook
 
 Folded = tuple[str, str]
@@ -91,8 +93,8 @@ def topic_use(
     if topics.is_one:
         return before
     survey = _Survey(before, topics, book, known)
-    for row in statements:
-        survey.run(row)
+    for _, together in groupby(statements, lambda row: row["commit_ts"]):
+        survey.run(list(together))
     return survey.use()
 
 
@@ -112,8 +114,14 @@ class _Survey:
         self._left: set[str] = set()
         self._rowless: set[Folded] = set()
 
-    def run(self, row: Mapping[str, Any]) -> None:
-        """Runs one statement."""
+    def run(self, together: Sequence[Mapping[str, Any]]) -> None:
+        """Runs the statements of one commit_ts."""
+        names = list(self._names.values())
+        arranged = self._book.arrange(together, ddl_id, names, lambda row: row["topic"])
+        for row in arranged:
+            self._run(row)
+
+    def _run(self, row: Mapping[str, Any]) -> None:
         query = (row["ddl"] or {}).get("query") or ""
         database, table = row["database"] or "", row["table"] or ""
         topic = row["topic"] or ""

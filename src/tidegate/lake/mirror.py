@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.feed.ddl_names import DdlId, ddl_id
-from tidegate.feed.gate import Gate
+from tidegate.feed.gate import Gate, Source
 from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
@@ -161,10 +161,15 @@ class Mirror:
 
     # --- a step -----------------------------------------------------------------------------------
 
-    def step(self, partitions: Iterable[tuple[str, int]] = ()) -> StepReport | None:
+    def step(
+        self,
+        partitions: Iterable[tuple[str, int]] = (),
+        unread: Iterable[tuple[str, int]] = (),
+    ) -> StepReport | None:
         """Moves the tables on, as far as the changelog allows; None if it does not.
 
-        `partitions` are all those of the feed, also silent ones.
+        `partitions` are all those of the feed, also silent ones; `unread` those of them that have
+        messages which are not in the changelog yet.
         """
         again = self._unfinished
         report = self._repair_retried(again)
@@ -172,7 +177,8 @@ class Mirror:
             return report
         timer = _Timer()
         changelog = self._fresh.of(self._pinned(again), self._needed())
-        self.gate.add_partitions(partitions)
+        self.gate.add_partitions([*partitions, *unread])
+        self.gate.unread = frozenset(Source(*source) for source in unread)
         self._observe(changelog)
         timer.lap("observe")
         self._boundary("observed")
@@ -312,7 +318,7 @@ class Mirror:
             done = set(self.state.done)
             rows = [row for row in rows if ddl_id(row) not in done]
             return [
-                Statement(ddl_id(row), Position(target, 2 * n), row["schema"])
+                Statement(ddl_id(row), Position(target, 2 * n), row["schema"], row["topic"])
                 for n, row in enumerate(rows, 1)
             ], target
         if len(rows) > MAX_STATEMENTS:
@@ -324,7 +330,8 @@ class Mirror:
         for row in rows:
             ts = row["commit_ts"]
             counts[ts] = counts.get(ts, 0) + 1
-            found.append(Statement(ddl_id(row), Position(ts, counts[ts]), row["schema"]))
+            position = Position(ts, counts[ts])
+            found.append(Statement(ddl_id(row), position, row["schema"], row["topic"]))
         return found, target
 
     def _before_schema_change(

@@ -118,6 +118,8 @@ class Table:
         """What the table promises; `eventual` says that its feed has no watermarks."""
         if self.status is Status.STOPPED:
             return State.STOPPED
+        if self.guessed:
+            return State.DIVERGED
         if self.missing:
             return State.INCOMPLETE
         if self.diverged:
@@ -140,12 +142,13 @@ class Statement:
     """A DDL of the feed that is to be done: what it says, and where a table stands after it.
 
     The position before it, one `ddl` less, is for the rows that go before it. `schemas` is what the
-    feed tells beside it of the table's schemas, as JSON.
+    feed tells beside it of the table's schemas, as JSON, and `topic` where it came by.
     """
 
     id: DdlId
     position: Position
     schemas: str | None = None
+    topic: str | None = None
 
     @property
     def commit_ts(self) -> int:
@@ -335,7 +338,7 @@ class Planner:
             return
         positions = [each.position for each in run]
         there = [*self._there(), *(Name(*folded) for folded in self._pending)]
-        arranged = self._book.arrange(run, lambda each: each.id, there)
+        arranged = self._book.arrange(run, lambda each: each.id, there, lambda each: each.topic)
         statements[first : first + len(run)] = [
             replace(each, position=position)
             for each, position in zip(arranged, positions, strict=True)

@@ -238,7 +238,7 @@ class Replay:
 
     def _statements(self, rows: Sequence[dict[str, Any]]) -> None:
         """Statements of one commit_ts."""
-        for row in self._book.arrange(rows, ddl_id):
+        for row in self._book.arrange(rows, ddl_id, topic_of=lambda row: row["topic"]):
             effects = self._book.run(
                 row["ddl"]["query"],
                 row["database"] or "",

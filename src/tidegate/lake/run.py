@@ -242,10 +242,13 @@ class MirrorRun:
     # --- apply ------------------------------------------------------------------------------------
 
     def _step(self, mirror: Mirror) -> bool:
-        known = [*self.feed.partitions, *self._checkpoint.partitions()]
+        ends = self._checkpoint.ends()
+        # What a batch reads is in the changelog only when the batch is done.
+        is_reading = bool(ends) and not self._checkpoint.is_done()
+        unread = [source for source, end in ends.items() if end > 0] if is_reading else []
         started = time.monotonic()
         with self._telling("Moving the tables on"):
-            report = mirror.step(known)
+            report = mirror.step([*self.feed.partitions, *ends], unread)
         progress = self.progress
         progress.resolved_ts = mirror.gate.resolved_ts
         progress.applied_ts = mirror.state.applied_ts
