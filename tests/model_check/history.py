@@ -624,6 +624,8 @@ class Upstream:
             if changed is not None:
                 self.tables[changed.key] = changed
                 touched[changed.key] = None
+        for name in touched:
+            self.tables[name] = _settled(before[name], self.tables[name])
         rows = [row for name in touched for row in _net(before[name], self.tables[name])]
         if not rows:
             self.tables, self.ts = before, ts
@@ -725,6 +727,15 @@ def _values(table: TableState, seed: int, old: Row | None, *, keeps_key: bool) -
         found.append(choices[seed % len(choices)])
         seed = seed // len(choices) + 7 * seed + 3
     return tuple(found)
+
+
+def _settled(before: TableState, after: TableState) -> TableState:
+    """The table after a transaction, in which a row that came back as it was is not written."""
+    rows = {
+        rowid: old if (old := before.rows.get(rowid)) and old.values == row.values else row
+        for rowid, row in after.rows.items()
+    }
+    return replace(after, rows=rows)
 
 
 def _net(before: TableState, after: TableState) -> list[RowChange]:
