@@ -88,13 +88,19 @@ class Split:
 
 @dataclass(slots=True)
 class _Partition:
-    """`settled` is the watermark of the last time that changes were marked as applied."""
+    """`settled` is what it had promised when changes were last marked as applied."""
 
     watermark: int = 0
     suspect: int | None = None
     settled: int = 0
     spoke: bool = False
     """Whether it has sent rows or watermarks."""
+    statement: int = 0
+    """The last statement that it has sent: TiCDC sends one only after all rows before it."""
+
+    def settle(self) -> None:
+        """Notes how much it had promised when changes were marked as applied."""
+        self.settled = max(self.settled, self.watermark, self.statement)
 
 
 @dataclass(slots=True)
@@ -227,7 +233,7 @@ class Gate:
         for source in sources:
             state = self._partitions.get(Source(*source))
             if state is not None:
-                state.settled = state.watermark
+                state.settle()
 
     def add_partitions(
         self, partitions: Iterable[Source | tuple[str, int]], *, spoke: bool = False
@@ -245,6 +251,10 @@ class Gate:
         rows = table.filter(pc.is_in(table["kind"], pa.array(ROW_KINDS)))
         spoke = rows.group_by(["topic", "partition"]).aggregate([]).to_pylist()
         self.add_partitions(map(_source, spoke), spoke=True)
+        ddl = table.filter(pc.equal(table["kind"], "ddl")).group_by(["topic", "partition"])
+        for row in ddl.aggregate([("commit_ts", "max")]).to_pylist():
+            state = self._partitions[_source(row)]
+            state.statement = max(state.statement, row["commit_ts_max"] or 0)
         marks = table.filter(pc.equal(table["kind"], "watermark")).to_pylist()
         for row in marks:
             if row["commit_ts"] is not None:
@@ -280,7 +290,7 @@ class Gate:
         if ts > self._applied.ts:
             self._applied = _Applied(ts)
         for state in self._partitions.values():
-            state.settled = state.watermark
+            state.settle()
         done = [entry for entry in ddl if entry.commit_ts == ts]
         self._applied.ddl.update(done)
         self._applied.tables.update((entry.database, entry.table) for entry in done)

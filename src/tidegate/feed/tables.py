@@ -69,6 +69,7 @@ class _Statement:
     after: TableSchema | None
     commit_ts: int | None = None
     zone: str = "UTC"
+    may_come_from: Callable[[str, str], bool] | None = None
 
     @classmethod
     def of(
@@ -80,13 +81,15 @@ class _Statement:
         schemas: str | None,
         commit_ts: int | None = None,
         zone: str = "UTC",
+        may_come_from: Callable[[str, str], bool] | None = None,
     ) -> _Statement:
         document = json.loads(schemas) if schemas else {}
         before, after = (
             TableSchema.from_json(document[member]) if document.get(member) else None
             for member in ("preTableSchema", "tableSchema")
         )
-        return cls(query, database, table, tuple(others), before, after, commit_ts, zone)
+        names = tuple(others)
+        return cls(query, database, table, names, before, after, commit_ts, zone, may_come_from)
 
     def names(self) -> Iterator[Name]:
         """The tables that the feed names beside the statement."""
@@ -149,15 +152,19 @@ class TableBook:
         schemas: str | None = None,
         commit_ts: int | None = None,
         zone: str = "UTC",
+        may_come_from: Callable[[str, str], bool] | None = None,
     ) -> list[Effect]:
         """What a statement does, table by table.
 
         `database`, `table` and `schemas` (JSON with `tableSchema` and `preTableSchema`) are what
         the feed tells beside it, `others` tables that are there though nothing tells their schemas.
-        `commit_ts` and `zone`, that of the feed, say what time it was. The book is then as after
-        it.
+        `commit_ts` and `zone`, that of the feed, say what time it was. `may_come_from` says of a
+        table, by database and name, whether its statements come by the topic that this one came by.
+        The book is then as after it.
         """
-        statement = _Statement.of(query, database, table, others, schemas, commit_ts, zone)
+        statement = _Statement.of(
+            query, database, table, others, schemas, commit_ts, zone, may_come_from
+        )
         before = statement.before
         if before is not None and self.get(before.database, before.table) is None:
             self.put(before)
@@ -306,9 +313,15 @@ class TableBook:
         same = [name for name in known if table_id and _table_id(self.get(*name)) == table_id]
         if len(same) == 1:
             return same
+        tells_database = False
+        if statement.may_come_from is not None:
+            known = [name for name in known if statement.may_come_from(*name)]
+            tells_database = not statement.may_come_from(_NOWHERE, old.table)
         if not known:
             return []
-        is_sure = len(known) == 1 and self._knows_history((target, *statement.others))
+        is_sure = len(known) == 1 and (
+            tells_database or self._knows_history((target, *statement.others))
+        )
         return known if is_sure else [*known, target]
 
     def _knows_history(self, names: Iterable[Name]) -> bool:
@@ -460,11 +473,20 @@ def _with_id(effect: Effect, told: TableSchema | None) -> Effect:
 # --- renames of one instant -----------------------------------------------------------------------
 
 
+_NOWHERE = "\0"
+"""A database that no table is in."""
+
+
 class _Pair(NamedTuple):
-    """A table's old name, whose database is empty where it is not told, and its new one."""
+    """A table's old name, whose database is empty where it is not told, and its new one.
+
+    `final` is the name that the event gives beside the statement: the new architecture of TiCDC
+    names the table as it is called after all renames of the same commit_ts.
+    """
 
     old: Folded
     new: Folded
+    final: Folded
 
 
 def _single_rename(ddl: DdlId) -> _Pair | None:
@@ -474,7 +496,8 @@ def _single_rename(ddl: DdlId) -> _Pair | None:
     old, new = _name(change.tables[0]), _name(change.new_names[0])
     if change.lacks_database[0]:
         old = Name("", old.table)
-    return _Pair(old.folded, new.folded)
+    final = Name(ddl.database, ddl.table) if ddl.table else new
+    return _Pair(old.folded, new.folded, final.folded)
 
 
 def _rename_order(
@@ -483,15 +506,38 @@ def _rename_order(
     """The places of renames in the order in which they can be done."""
     order = []
     waiting, known = dict(renames), set(known)
+    earlier = _earlier(renames)
     while waiting:
         first = {topic[place]: place for place in sorted(waiting, reverse=True)}
-        ready = [place for place in waiting if topic[place] is None or place in first.values()]
+        ready = [
+            place
+            for place in waiting
+            if (topic[place] is None or place in first.values())
+            and waiting.keys().isdisjoint(earlier.get(place, ()))
+        ] or list(waiting)
         place = min(ready, key=lambda place: _hindrance(place, waiting, known, knows_all))
         pair = waiting.pop(place)
         known -= {_there(pair.old, known)}
         known.add(pair.new)
         order.append(place)
     return order
+
+
+def _earlier(renames: dict[int, _Pair]) -> dict[int, set[int]]:
+    """Which renames go before which, as far as the final names of the tables tell.
+
+    A table that is called otherwise in the end is renamed once more afterwards; one that has its
+    final name is not, so that whoever had that name gave it up before.
+    """
+    earlier: dict[int, set[int]] = {}
+    if all(pair.final == pair.new for pair in renames.values()):
+        return earlier  # the classic architecture: each event has the name of its own statement
+    for place, pair in renames.items():
+        for other, later in renames.items():
+            if other != place and later.old == pair.new:
+                first, second = (other, place) if pair.final == pair.new else (place, other)
+                earlier.setdefault(second, set()).add(first)
+    return earlier
 
 
 def _there(name: Folded, known: set[Folded]) -> Folded | None:

@@ -36,6 +36,16 @@ class FeedTopics:
     partition_num: int | None = None
     """How many partitions of a topic TiCDC writes to; None: all of them."""
 
+    def origins(self, topic: str | None) -> Callable[[str, str], bool] | None:
+        """Which tables a statement may be about that came by a topic; None where that says nothing.
+
+        TiCDC sends a statement to the topic of the table that it changes, by its name before it.
+        """
+        topic_of = self.topic_of
+        if topic_of is None or topic is None or topic == self.default:
+            return None
+        return lambda database, table: topic_of(database, table) == topic
+
     @property
     def is_one(self) -> bool:
         """Whether everything goes to the default topic."""
@@ -56,6 +66,8 @@ class TopicUse:
     """Topics of tables as their statements have shown them, where no dispatch rules are known."""
     shared: frozenset[str] = frozenset()
     """Topics that statements about databases came by: the default topic, where none is known."""
+    unseen: frozenset[Name] = frozenset()
+    """Tables that statements have named and of which nothing else is known."""
 
     def to_object(self) -> dict[str, Any]:
         """What `from_object` reads."""
@@ -64,6 +76,7 @@ class TopicUse:
             "awaited": None if self.awaited is None else sorted(self.awaited),
             "homes": sorted([*name, topic] for name, topic in self.homes.items()),
             "shared": sorted(self.shared),
+            "unseen": sorted(self.unseen),
         }
 
     @classmethod
@@ -75,6 +88,7 @@ class TopicUse:
             None if awaited is None else frozenset(awaited),
             {(database, table): topic for database, table, topic in saved["homes"]},
             frozenset(saved["shared"]),
+            frozenset(Name(*name) for name in saved.get("unseen", ())),
         )
 
 
@@ -107,7 +121,7 @@ class _Survey:
         self._before = before
         self._topics = topics
         self._book = book.copy()
-        names = [*known, *(Name(schema.database, schema.table) for schema in book)]
+        names = [*before.unseen, *known, *(Name(schema.database, schema.table) for schema in book)]
         self._names = {name.folded: name for name in names}
         self._homes = dict(before.homes)
         self._shared = set(before.shared)
@@ -125,7 +139,13 @@ class _Survey:
         query = (row["ddl"] or {}).get("query") or ""
         database, table = row["database"] or "", row["table"] or ""
         topic = row["topic"] or ""
-        effects = self._book.run(query, database, table or None, list(self._names.values()))
+        effects = self._book.run(
+            query,
+            database,
+            table or None,
+            list(self._names.values()),
+            may_come_from=self._topics.origins(topic),
+        )
         home = topic if len(effects) == 1 else None
         of_table = effects[0].change.kind is not ChangeKind.DATABASE_DROPPED if effects else table
         if not of_table:
@@ -172,7 +192,10 @@ class _Survey:
             active = {topic for topic, name in by_topic if topic and self._sends_rows(name)}
             awaited = frozenset(active | default)
         retired = (self._before.retired | self._left) - used - self._shared
-        return TopicUse(frozenset(retired), awaited, self._homes, frozenset(self._shared))
+        unseen = (name for name in self._names.values() if self._book.get(*name) is None)
+        return TopicUse(
+            frozenset(retired), awaited, self._homes, frozenset(self._shared), frozenset(unseen)
+        )
 
 
 def _spelled(name: Name, database: str, table: str) -> Name:

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.schema_cache import SchemaCache, SchemaKey
+from tidegate.feed.tables import Name
 from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, is_null, some
 from tidegate.lake.format import TableFormat
 from tidegate.lake.interval import Interval
@@ -197,23 +198,29 @@ class Changelog:
                 last[at] = max(row["offset_max"], last.get(at, _NOTHING))
         return last
 
-    def sources_of_rows(
+    def tables_of_rows(
         self, known: Offsets, sources: Collection[tuple[str, int]]
-    ) -> set[tuple[str, int]]:
-        """Those of the partitions that have sent new row changes."""
+    ) -> dict[tuple[str, int], set[Name]]:
+        """Those of the partitions that have sent new row changes, and of which tables."""
         if not sources:
-            return set()
+            return {}
         parts = (
             equal("topic", topic) & equal("partition", partition) for topic, partition in sources
         )
-        names = ["topic", "partition"]
+        names = ["topic", "partition", "database", "table"]
         condition = every(OF_ROWS, known.beyond(), some(*parts))
         batches = self._batches(condition, names)
         if batches is None:
             rows = self.read().where(condition.spark()).select(*names).distinct().collect()
-            return {(topic, partition) for topic, partition in rows}
-        tables = (pa.Table.from_batches([batch]).group_by(names).aggregate([]) for batch in batches)
-        return {(row["topic"], row["partition"]) for table in tables for row in table.to_pylist()}
+            entries = [row.asDict() for row in rows]
+        else:
+            tables = (pa.Table.from_batches([batch]).group_by(names) for batch in batches)
+            entries = [row for table in tables for row in table.aggregate([]).to_pylist()]
+        by_source: dict[tuple[str, int], set[Name]] = {}
+        for row in entries:
+            name = Name(row["database"] or "", row["table"] or "")
+            by_source.setdefault((row["topic"], row["partition"]), set()).add(name)
+        return by_source
 
     def control_events(self, known: Offsets) -> pa.Table:
         """New watermarks, statements, table schemas and bad messages, in the order of arrival."""

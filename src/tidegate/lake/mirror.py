@@ -31,7 +31,7 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.late import NO_SCHEMA, Judgement, effects_of
 from tidegate.lake.mend import LateEvents, LateLog
 from tidegate.lake.mysql import DatabaseServer
-from tidegate.lake.observing import bad_messages, needs_judgement, unapplied, unheard
+from tidegate.lake.observing import bad_messages, bootstrapped, needs_judgement, unapplied, unheard
 from tidegate.lake.plan import (
     PastEffect,
     Planner,
@@ -114,6 +114,8 @@ class _Seen:
 
     offsets: Offsets
     statements: list[pa.Table] = field(default_factory=list)
+    tables: set[Name] = field(default_factory=set)
+    """Tables with rows that are not applied yet, in partitions that had said nothing before."""
 
 
 class Mirror:
@@ -274,9 +276,11 @@ class Mirror:
         topics, state, seen = self.settings.topics, self.state, self._seen
         self.gate.partition_num = topics.partition_num
         if needs_judgement(self.gate, topics, fresh):
-            spoke = changelog.sources_of_rows(seen.offsets, unheard(self.gate, events, fresh))
-            self.gate.add_partitions(sorted(spoke), spoke=True)
+            rows = changelog.tables_of_rows(seen.offsets, unheard(self.gate, events, fresh))
+            self.gate.add_partitions(sorted([*rows, *bootstrapped(events)]), spoke=True)
+            seen.tables.update(*rows.values())
             known = [table.name for table in state.tables.values() if not table.gone]
+            known += seen.tables
             pending = pa.concat_tables(seen.statements, promote_options="default")
             statements = unapplied(self.gate, pending)
             self.gate.topics = topic_use(self.gate.topics, topics, statements, state.book, known)
@@ -595,6 +599,7 @@ class Mirror:
         rows = sum(step.count for step in steps if isinstance(step, Rows))
         self._mark(target, statements, planner, groups)
         state.offsets = self._seen.offsets
+        self._seen.tables.clear()
         idle = time.monotonic() - self._recorded
         worth = bool(steps or statements or self._stopped) or idle > self.settings.heartbeat
         return self._end_step(steps, before, rows, timer, statements=len(statements), worth=worth)
@@ -679,6 +684,7 @@ class Mirror:
             zone=self.settings.time_zone,
             in_commit_order=self.gate.has_watermarks,
             applied=applied,
+            topics=self.settings.topics,
         )
 
     def _carry_out(

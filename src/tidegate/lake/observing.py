@@ -40,6 +40,13 @@ def unheard(
     return set(fresh) - gate.speaking - {(row["topic"], row["partition"]) for row in grouped}
 
 
+def bootstrapped(events: pa.Table) -> set[tuple[str, int]]:
+    """The partitions by which BOOTSTRAP messages came: they are of tables that send rows there."""
+    schemas = events.filter(pc.equal(events["kind"], "schema"))
+    sources = schemas.group_by(["topic", "partition"]).aggregate([]).to_pylist()
+    return {(row["topic"], row["partition"]) for row in sources}
+
+
 def unapplied(gate: Gate, statements: pa.Table) -> list[Row]:
     """The statements that the tables do not have, in their order."""
     return [row for row in in_order(statements).to_pylist() if not _is_applied(gate, row)]

@@ -16,6 +16,7 @@ from enum import Enum, StrEnum
 from tidegate.feed.ddl import ChangeKind, TableChange
 from tidegate.feed.ddl_names import DdlId
 from tidegate.feed.tables import Effect, Name, TableBook
+from tidegate.feed.topic_use import FeedTopics
 from tidegate.lake.changelog import Group
 from tidegate.lake.format import DROPPED_DATABASE, OWN_DATABASE, Position
 from tidegate.lake.policy import Fit, Policy, by_name, fit
@@ -270,12 +271,14 @@ class Planner:
         zone: str = "UTC",
         in_commit_order: bool = True,
         applied: Iterable[Group] = (),
+        topics: FeedTopics | None = None,
     ) -> None:
         """`completes` says that rows of which only the key came can be asked for.
 
         `unsupported` says why the lake cannot hold a table with such columns, or nothing.
         `in_commit_order` is False for a feed without watermarks. `applied` are the rows of the
         last instant that were applied in time; late copies of them are found by comparison.
+        `topics` is what the changefeed says about its topics.
         """
         self._tables = tables
         self._book = book
@@ -290,6 +293,7 @@ class Planner:
         self._zone = zone
         self._in_commit_order = in_commit_order
         self._applied = tuple(applied)
+        self._topics = topics or FeedTopics()
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -517,6 +521,7 @@ class Planner:
             schemas=statement.schemas,
             commit_ts=said.commit_ts,
             zone=self._zone,
+            may_come_from=self._topics.origins(statement.topic),
         ):
             self.touched.add(effect.name)
             if effect.new_name is not None:
