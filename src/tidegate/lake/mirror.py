@@ -276,7 +276,7 @@ class Mirror:
         topics, state, seen = self.settings.topics, self.state, self._seen
         self.gate.partition_num = topics.partition_num
         if needs_judgement(self.gate, topics, fresh):
-            rows = changelog.tables_of_rows(seen.offsets, unheard(self.gate, events, fresh))
+            rows = changelog.tables_of_rows(seen.offsets, unheard(self.gate, fresh))
             self.gate.add_partitions(sorted([*rows, *bootstrapped(events)]), spoke=True)
             seen.tables.update(*rows.values())
             known = [table.name for table in state.tables.values() if not table.gone]

@@ -31,13 +31,9 @@ def needs_judgement(gate: Gate, topics: FeedTopics, fresh: Collection[tuple[str,
     return bool(fresh) or gate.topics.awaited is None
 
 
-def unheard(
-    gate: Gate, events: pa.Table, fresh: Collection[tuple[str, int]]
-) -> set[tuple[str, int]]:
-    """Partitions with new events of which neither earlier events nor these are watermarks."""
-    marks = events.filter(pc.equal(events["kind"], "watermark"))
-    grouped = marks.group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    return set(fresh) - gate.speaking - {(row["topic"], row["partition"]) for row in grouped}
+def unheard(gate: Gate, fresh: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Partitions with new events that had sent neither rows nor watermarks before."""
+    return set(fresh) - gate.speaking
 
 
 def bootstrapped(events: pa.Table) -> set[tuple[str, int]]:
