@@ -50,7 +50,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _tell(error: Exception, *, in_json: bool) -> None:
     """Says on standard error what is wrong."""
     if isinstance(error, ConnectionError):
-        words = "Spark's Java process has ended. Nothing is lost: run the command again."
+        words = "Spark's Java process has ended. Run the command again."
     elif isinstance(error, OSError):
         # Arrow's own have everything in their text.
         told = f"{error.filename}: {error.strerror}" if error.filename else str(error)

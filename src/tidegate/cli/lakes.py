@@ -98,7 +98,7 @@ def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Ite
         full = disk_full("The command", error, settings.place.folder)
         raise full or LakeError(
             f"Spark failed: {java_reason(str(error))}",
-            "Nothing is lost: fix the cause and run the command again",
+            "Fix the cause and run the command again",
         ) from error
     finally:
         if is_ours:

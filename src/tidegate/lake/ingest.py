@@ -8,7 +8,7 @@ files too, and a batch is one commit that tells its number; elsewhere Spark's ow
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -36,16 +36,18 @@ def start_ingest(
     *,
     wanted: Condition | None = None,
     interval: float | None = None,
+    check_files: Callable[[Iterable[str]], None] = lambda paths: None,
 ) -> StreamingQuery:
     """Starts the query; without an `interval` (seconds) it ends when it has caught up.
 
-    `wanted` is a condition on topic, partition and offset.
+    `wanted` is a condition on topic, partition and offset. `check_files` raises where
+    files that the Python workers have written must not be committed.
     """
     found, writer = origin(changes), tables.log_writer(changelog.identifier)
     if found is None or writer is None:
         stream = _to_log(changes, wanted)
     else:
-        stream = _to_files(tables, changelog, found, writer, wanted, checkpoint)
+        stream = _to_files(tables, changelog, found, writer, wanted, check_files)
     stream = stream.outputMode("append").queryName(QUERY)
     stream = stream.option("checkpointLocation", checkpoint)
     if interval is None:
@@ -73,7 +75,7 @@ def _to_files(
     found: Origin,
     writer: LogWriter,
     wanted: Condition | None,
-    checkpoint: str,
+    check_files: Callable[[Iterable[str]], None],
 ) -> DataStreamWriter:
     """By the Python workers, which tell the driver what they wrote."""
     messages = message_columns(found.messages)
@@ -88,6 +90,7 @@ def _to_files(
         if done.get("checkpoint") == _identity(batch) and done["number"] >= number:
             return
         files = batch.collect()
+        check_files(file["path"] for file in files)
         told = {"checkpoint": _identity(batch), "number": number}
         tables.add_files(changelog.identifier, files, {_BATCH: json.dumps(told)})
 

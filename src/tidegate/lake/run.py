@@ -29,6 +29,7 @@ from tidegate.lake.failures import FULL, causes
 from tidegate.lake.lake import Lake
 from tidegate.lake.lock import jvm_lock, lake_lock
 from tidegate.lake.mirror import Mirror, MirrorSettings, StepReport
+from tidegate.lake.probe import SharedFolder
 from tidegate.lake.upkeep import Upkeep
 from tidegate.model import LakeError, SourceError, TidegateError
 from tidegate.spark.queries import MESSAGES_LOST, explained
@@ -93,6 +94,7 @@ class MirrorRun:
         self._boundary = boundary
         self._counted = ""
         self._checkpoint = Checkpoint.of(lake.spark, lake.place.folder)
+        self._shared = SharedFolder(lake.spark, lake.place, lake.format_name)
 
     def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
         """Reads all that the feed has now, and moves the tables as far as that allows.
@@ -158,6 +160,7 @@ class MirrorRun:
     # --- parts ------------------------------------------------------------------------------------
 
     def _open(self, stack: ExitStack) -> Mirror:
+        self._shared.check()
         folder = self.lake.place.folder
         if "://" not in folder:
             if not self._locked:
@@ -201,6 +204,7 @@ class MirrorRun:
             self._checkpoint.folder,
             wanted=floor.beyond() if floor.last else None,
             interval=interval,
+            check_files=self._shared.check_files,
         )
         stack.callback(query.stop)
         if floor.last:
@@ -257,6 +261,7 @@ class MirrorRun:
         unread = [source for source, end in ends.items() if end > 0] if is_reading else []
         started = time.monotonic()
         with self._telling("Moving the tables on"):
+            self._shared.check()
             report = mirror.step([*self.feed.partitions, *ends], unread)
         progress = self.progress
         progress.resolved_ts = mirror.gate.resolved_ts
@@ -319,6 +324,8 @@ class MirrorRun:
             raise self._failure(READING, error)
 
     def _failure(self, doing: str, error: Exception) -> TidegateError:
+        if self._shared.refusal is not None:
+            return self._shared.refusal
         return spark_failure(doing, error, self.lake.place.folder)
 
     def _tell(self, phase: str) -> None:
@@ -374,7 +381,7 @@ def disk_full(doing: str, error: Exception, folder: str) -> LakeError | None:
     return LakeError(
         f"{doing} failed: no space is left on the disk of the lake {folder!r}, or on that of "
         "Spark's own files",
-        "Nothing is lost: make room and start the mirror again",
+        "Make room and start the mirror again",
     )
 
 
@@ -392,5 +399,5 @@ def spark_failure(doing: str, error: Exception, folder: str) -> TidegateError:
     lines = causes(error)[-1].strip().splitlines() or [type(error).__name__]
     return LakeError(
         f"{doing} failed: {lines[0].rstrip('.')}",
-        "Nothing is lost: mend the cause and start the mirror again",
+        "Fix the cause and start the mirror again",
     )
