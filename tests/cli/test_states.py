@@ -111,6 +111,21 @@ def test_the_summary_of_a_run_names_tables_by_state(lake_of, capsys):
     assert summarise(lake, Progress(), 1.0)["fine"]
 
 
+def test_topics_of_other_applications_are_named_with_their_messages(lake_of, capsys):
+    lake = lake_of(table("t"))
+    lake.snapshots.state().gate.unreadable = {"logs": 12, "odd\x1b": 1}
+    several = "topic logs: none of its 12 messages can be read; it is left out\n"
+    one = "topic odd\\x1b: its only message cannot be read; it is left out\n"
+    summary = summarise(lake, Progress(), 1.0)
+    assert summary["foreignTopics"] == {"logs": 12, "odd\x1b": 1}
+    tell(summary)
+    assert several + one in capsys.readouterr().out
+    run("status", "--output", "json")
+    assert json.loads(capsys.readouterr().out)["foreignTopics"] == {"logs": 12, "odd\x1b": 1}
+    run("status")
+    assert several + one in capsys.readouterr().out
+
+
 def test_a_guessed_value_is_not_exact(lake_of):
     guessed = table("t")
     guessed.diverge("A value was guessed.", guessed=True)

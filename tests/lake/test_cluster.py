@@ -4,6 +4,7 @@ A worker in a mount namespace of its own, with an empty file system over the lak
 is like another machine.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -11,18 +12,38 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 import pytest
 
 from tests.support.kafka import free_port
 from tidegate.cli.app import commands
+from tidegate.lake.lock import LOCK
+from tidegate.lake.probe import FOLDER
 
 ROWS = 50
 SPARK_HOME = Path(pyspark.__file__).parent
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 START_SECONDS = 60
 RUN_SECONDS = 240
+DRIVER = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+from tidegate.cli.app import main
+from tidegate.spark import session
+
+master, settings, commands = sys.argv[1], *map(json.loads, sys.argv[2:])
+spark = session("cluster", master=master, settings=settings, libraries=("iceberg", "delta"))
+for arguments in commands:
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said), redirect_stderr(said):
+            main(arguments)
+    except SystemExit as end:
+        print(json.dumps([end.code, said.getvalue()]))
+spark.stop()
+"""
 OWN_MOUNT = 'mount -t tmpfs none "$0" && exec "$@"'
 
 
@@ -34,6 +55,7 @@ def running(command, log):
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
     }
     with open(log, "wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
@@ -82,25 +104,32 @@ class Cluster:
             wait_for(lambda: b"Successfully registered" in log.read_bytes(), process, log)
             yield
 
-    def mirror(self, capture, lake, *options):
-        """Runs `tidegate mirror` with executors of the cluster."""
+    def run(self, *commands):
+        """Runs commands of Tidegate in one session with executors of the cluster."""
         settings = {
             "spark.pyspark.python": sys.executable,
             "spark.executorEnv.PYTHONPATH": str(SOURCE),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
             "spark.executor.memory": "768m",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.sql.shuffle.partitions": "2",
         }
-        chosen = [f"--spark-conf={name}={value}" for name, value in settings.items()]
-        return subprocess.run(
-            [sys.executable, "-m", "tidegate.cli", "mirror", str(capture), "--lake", str(lake)]
-            + ["--once", "--master", self.master, *chosen, *options],
+        given = [self.master, json.dumps(settings), json.dumps(commands)]
+        run = subprocess.run(
+            [sys.executable, "-c", DRIVER, *given],
             capture_output=True,
             text=True,
             timeout=RUN_SECONDS,
             env=os.environ | {"PYTHONPATH": str(SOURCE), "SPARK_LOCAL_IP": "127.0.0.1"},
         )
+        assert run.returncode == 0, run.stderr
+        return [Ended(*json.loads(line)) for line in run.stdout.splitlines()]
+
+
+class Ended(NamedTuple):
+    code: int
+    said: str
 
 
 def is_listening(port):
@@ -134,41 +163,59 @@ def lakes(tmp_path_factory):
     return tmp_path_factory.mktemp("lakes")
 
 
+def mirror(capture, lake, *options):
+    return ["mirror", str(capture), "--lake", str(lake), "--once", *options]
+
+
 @pytest.fixture(scope="module")
 def shared(cluster, capture, lakes):
     """A lake that the cluster has made in a folder that its only worker shares."""
     lake = lakes / "shared"
-    return lake, cluster.mirror(capture, lake)
+    (ended,) = cluster.run(mirror(capture, lake))
+    assert ended.code == 0, ended.said
+    return lake
 
 
-@pytest.fixture
-def other_machine(cluster, lakes):
+@pytest.fixture(scope="module")
+def refused(cluster, capture, lakes, shared):
+    """Two runs with a second worker that does not share the folder: an old lake, a new one."""
     mount = ["unshare", "-m", "sh", "-c", OWN_MOUNT, str(lakes), "true"]
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("mounting in a namespace of its own is not permitted")
+    before = contents(shared)
     with cluster.worker("other", hidden=lakes):
-        yield
+        old, new = cluster.run(
+            mirror(capture, shared),
+            mirror(capture, lakes / "parent" / "new", "--format", "delta"),
+        )
+    return old, new, before
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """The files of a lake, but for the lock, which has the process id of its last mirror."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {path: path.read_bytes() for path in files}
+
+
+def assert_refused(ended):
+    assert ended.code == 2, ended.said
+    assert f"on {socket.gethostname()}, it cannot read a file that the driver wrote" in ended.said
+    assert "--catalog" in ended.said
 
 
 def test_a_folder_that_all_executors_share_is_mirrored_into(spark, shared):
-    lake, run = shared
-    assert run.returncode == 0, run.stderr
-    assert not list(lake.glob("probe-*"))
-    verify = ["verify", "--lake", str(lake), "--workload", "bank", "--rows", str(ROWS)]
+    assert not list(shared.glob(f"{FOLDER}*"))
+    verify = ["verify", "--lake", str(shared), "--workload", "bank", "--rows", str(ROWS)]
     assert commands.main(verify, standalone_mode=False) == 0
 
 
-@pytest.mark.parametrize("format_name", ["iceberg", "delta"])
-def test_a_folder_that_one_executor_does_not_share_is_refused(
-    cluster, capture, lakes, other_machine, format_name
-):
-    run = cluster.mirror(capture, lakes / "parent" / format_name, "--format", format_name)
-    print(run.stderr)
-    assert run.returncode == 2
-    assert f"on {socket.gethostname()}, it cannot read a file that the driver wrote" in run.stderr
-    assert "--catalog" in run.stderr
+def test_a_lake_that_one_executor_does_not_share_is_refused_and_stays_as_it_was(refused, shared):
+    old, _, before = refused
+    assert_refused(old)
+    assert contents(shared) == before
+
+
+def test_no_lake_is_made_in_a_folder_that_one_executor_does_not_share(refused, lakes):
+    _, new, _ = refused
+    assert_refused(new)
     assert not (lakes / "parent").exists()

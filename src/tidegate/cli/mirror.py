@@ -28,7 +28,7 @@ from tidegate.cli.lakes import (
     state_line,
     table_facts,
 )
-from tidegate.cli.words import counted, say, say_json, waiting_line
+from tidegate.cli.words import counted, foreign_line, say, say_json, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -192,6 +192,7 @@ def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
         "rowsPerSecond": round(progress.rows / busy) if busy else 0,
         **{state: [each for each in facts if each["state"] == state] for state in TROUBLED},
         "waiting": waiting,
+        "foreignTopics": dict(state.gate.unreadable),
         "quarantined": bad,
         "fine": not (waiting or bad) and all(table.is_exact for table in tables),
     }
@@ -336,6 +337,8 @@ def tell(summary: dict[str, Any]) -> None:
             say(state_line(facts))
     for entry in summary["waiting"]:
         say(waiting_line(entry))
+    for topic, messages in summary["foreignTopics"].items():
+        say(foreign_line(topic, messages))
     if summary["quarantined"]:
         say(
             f"quarantined: {counted(summary['quarantined'], 'message')}; "

@@ -18,7 +18,7 @@ from tidegate.cli.lakes import (
     span,
     table_facts,
 )
-from tidegate.cli.words import counted, say, say_json, visible, waiting_line
+from tidegate.cli.words import counted, foreign_line, say, say_json, visible, waiting_line
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
@@ -83,6 +83,7 @@ def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
         "snapshots": state.step,
         "rowsApplied": state.rows,
         "silentPartitions": [list(source) for source in state.gate.silent],
+        "foreignTopics": dict(state.gate.unreadable),
         "tables": tables,
         "waiting": [
             {"database": key.database, "table": key.table, "version": key.version, "rows": count}
@@ -153,3 +154,5 @@ def _show(document: dict[str, Any]) -> None:
         )
     for topic, partition in document["silentPartitions"]:
         say(f"silent: partition {partition} of {topic or 'the capture'} has no watermark")
+    for topic, messages in document["foreignTopics"].items():
+        say(foreign_line(topic, messages))

@@ -45,3 +45,9 @@ def waiting_line(entry: dict[str, Any]) -> str:
     """The rows of a table for which no schema has come yet."""
     rows, table = counted(entry["rows"], "row"), f"{entry['database']}.{entry['table']}"
     return f"waiting: {rows} of {table} for schema version {entry['version']}"
+
+
+def foreign_line(topic: str, messages: int) -> str:
+    """A topic of another application, which a subscription by pattern matches too."""
+    which = "its only message cannot" if messages == 1 else f"none of its {messages:,} messages can"
+    return f"topic {topic}: {which} be read; it is left out"

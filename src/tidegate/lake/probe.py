@@ -151,9 +151,12 @@ def prove(spark: SparkSession, folder: Path) -> frozenset[str]:
         reports = [(answer.host, probe.problem_of(answer)) for answer in answers]
         problems = [(host, problem) for host, problem in reports if problem is not None]
         if problems:
-            if any(answer.file for answer in answers):
+            refusal = not_shared(str(folder), problems)
+            try:
                 _run(spark, _Removal(probe.folder), "id long")
-            raise not_shared(str(folder), problems)
+            except (PySparkException, Py4JJavaError, SparkError) as error:
+                refusal.add_note(f"Executors may still have {probe.folder}: {error}")
+            raise refusal
         return executors
 
 

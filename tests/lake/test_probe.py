@@ -1,0 +1,235 @@
+"""What a probe of a lake's folder concludes from what executors see; without a cluster."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tidegate.lake import probe as probing
+from tidegate.lake.format import LakePlace
+from tidegate.lake.probe import (
+    Answer,
+    Probe,
+    SharedFolder,
+    is_in_folder,
+    not_shared,
+    prove,
+    unusable_python,
+)
+from tidegate.lake.run import READING, disk_full, spark_failure
+from tidegate.model import LakeError
+
+
+def spark_of(master):
+    return SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+
+
+@pytest.fixture
+def probe(tmp_path):
+    (tmp_path / "driver").write_text("token")
+    return Probe(str(tmp_path), "token")
+
+
+@pytest.fixture
+def executors(monkeypatch):
+    """Lets tests say what executors there are, and how each looks at the folder."""
+
+    def made(*answers):
+        ids = frozenset(map(str, range(len(answers))))
+
+        def run(spark, work, schema):
+            works.append(work)
+            return [answer(work) for answer in answers] if isinstance(work, Probe) else []
+
+        monkeypatch.setattr(probing, "_executors", lambda spark: ids)
+        monkeypatch.setattr(probing, "_run", run)
+        return ids
+
+    works = made.works = []
+    return made
+
+
+def sharing(name):
+    return lambda work: work.ask()._replace(executor=name)
+
+
+def elsewhere(work):
+    """An executor whose files the driver does not see."""
+    return Answer("far", "e2", "no-such-file")
+
+
+def blind(work):
+    """An executor on a machine without the folder."""
+    return Probe(f"{work.folder}-of-another-machine", "token").ask()._replace(host="far")
+
+
+# --- one executor ---------------------------------------------------------------------------------
+
+
+def test_an_executor_that_shares_the_folder_reads_and_writes_there(probe):
+    answer = probe.ask()
+    assert (answer.problem, probe.problem_of(answer)) == (None, None)
+    assert answer.file is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (Path.unlink, "it cannot read a file that the driver wrote there (No such file"),
+        (lambda path: path.write_text("other"), "the driver wrote there has another content"),
+        (lambda path: path.write_bytes(b"\xff"), "it cannot read a file that the driver wrote"),
+    ],
+)
+def test_an_executor_that_does_not_see_the_drivers_file_says_so_and_writes_none(
+    probe, change, problem
+):
+    driver = Path(probe.folder, "driver")
+    change(driver)
+    answer = probe.ask()
+    assert problem in probe.problem_of(answer)
+    assert answer.file is None
+    assert set(Path(probe.folder).iterdir()) <= {driver}
+
+
+def test_an_executor_that_cannot_write_says_so(probe, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert probe.ask().problem == "it cannot write a file there (Permission denied)"
+
+
+def test_the_driver_must_see_what_an_executor_wrote(probe):
+    answer = probe.ask()
+    Path(probe.folder, answer.file).write_text("other")
+    assert "has another content for the driver" in probe.problem_of(answer)
+    Path(probe.folder, answer.file).unlink()
+    assert "the driver cannot read a file that it wrote" in probe.problem_of(answer)
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+def test_a_folder_that_every_executor_shares_is_proven_and_left_as_it_was(executors, tmp_path):
+    ids = executors(sharing("e1"), sharing("e2"))
+    assert prove(spark_of("spark://m:7077"), tmp_path) == ids
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("bad", [elsewhere, blind])
+def test_one_executor_that_does_not_share_the_folder_is_enough(executors, tmp_path, bad):
+    executors(sharing("e1"), bad)
+    with pytest.raises(LakeError, match=r"executor on far, .* \(--catalog\)\.$"):
+        prove(spark_of("spark://m:7077"), tmp_path / "new" / "lake")
+    assert not list(tmp_path.iterdir())
+    asked, removal = executors.works
+    assert removal.folder == asked.folder  # what an executor wrote on a disk of its own goes too
+
+
+def test_an_executor_that_never_answers_is_not_taken_for_one_that_shares(executors, tmp_path):
+    executors(sharing("e1"), sharing("e1"))
+    with pytest.raises(LakeError, match="1 of 2 have"):
+        prove(spark_of("spark://m:7077"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_executor_that_joins_later_must_prove_it_too(executors, tmp_path):
+    executors(sharing("e1"))
+    shared = SharedFolder(spark_of("spark://m:7077"), LakePlace(str(tmp_path)), "iceberg")
+    shared.check()
+    executors(sharing("e1"), blind)
+    with pytest.raises(LakeError, match="do not share"):
+        shared.check()
+
+
+def test_executors_that_have_proved_it_are_not_asked_again(executors, tmp_path, monkeypatch):
+    executors(sharing("e1"))
+    shared = SharedFolder(spark_of("spark://m:7077"), LakePlace(f"file://{tmp_path}"), "delta")
+    shared.check()
+    monkeypatch.setattr(probing, "_run", lambda *_: pytest.fail("asked again"))
+    shared.check()
+
+
+# --- when it is needed ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("master", "needed"),
+    [
+        ("local", False),
+        ("local[4]", False),
+        ("local[*]", False),
+        ("local[2, 3]", False),
+        ("local-cluster[2,1,1024]", True),
+        ("spark://m:7077", True),
+        ("yarn", True),
+        ("k8s://https://m:6443", True),
+    ],
+)
+def test_only_executors_outside_of_the_driver_must_prove_it(executors, tmp_path, master, needed):
+    executors(blind)
+    shared = SharedFolder(spark_of(master), LakePlace(str(tmp_path)), "iceberg")
+    missing = str(tmp_path / "missing.parquet")
+    if not needed:
+        shared.check()
+        shared.check_files([missing])
+        return
+    with pytest.raises(LakeError, match="do not share"):
+        shared.check()
+    with pytest.raises(LakeError, match=r"the driver cannot read the file '.*missing\.parquet'"):
+        shared.check_files([missing])
+    assert "missing.parquet" in str(shared.refusal)
+
+
+def test_tables_of_a_catalog_are_not_in_the_lakes_folder():
+    named = LakePlace("lake", "prod")
+    assert not is_in_folder(named, "iceberg")
+    assert is_in_folder(named, "delta")
+    assert is_in_folder(LakePlace("lake"), "iceberg")
+
+
+# --- sentences ------------------------------------------------------------------------------------
+
+
+def test_the_refusal_names_every_host_with_the_problem_and_the_next_step():
+    problems = [("b", "it is blind"), ("a", "it is blind"), ("c", "it is deaf")]
+    assert str(not_shared("/lake", problems)) == (
+        "The executors of Spark do not share the folder of the lake '/lake': for each executor on "
+        "a, b, it is blind. Give a --lake folder that all machines of the cluster share at the "
+        "same path, or a catalog whose tables are in an object store (--catalog)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "File x\nModuleNotFoundError: No module named 'tidegate'\n\n\tat org.apache",
+            "(No module named 'tidegate')",
+        ),
+        (
+            "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in "
+            "driver: 3.11, PySpark cannot run with different minor versions.\nmore",
+            "Python in worker has different version: 3.9 than that in driver: 3.11",
+        ),
+        ('java.io.IOException: Cannot run program "py": error=2', 'Cannot run program "py"'),
+    ],
+)
+def test_executors_that_cannot_run_tidegate_are_told_in_a_sentence(text, reason):
+    sentence = str(unusable_python(Exception(text)))
+    assert reason in sentence
+    assert sentence.endswith("name that Python in spark.pyspark.python.")
+    assert "\n" not in sentence
+
+
+def test_another_failure_of_executors_is_not_taken_for_a_missing_python():
+    assert unusable_python(Exception("Connection refused")) is None
+
+
+@pytest.mark.parametrize("text", ["No space left on device", "Connection refused"])
+def test_a_failure_of_spark_promises_nothing_that_is_not_known(text):
+    error = Exception(text)
+    for failure in (spark_failure(READING, error, "lake"), disk_full(READING, error, "lake")):
+        if failure is not None:
+            assert "lost" not in str(failure)
+            assert str(failure).endswith("start the mirror again.")
