@@ -107,7 +107,6 @@ class Cluster:
     def run(self, *commands):
         """Runs commands of Tidegate in one session with executors of the cluster."""
         settings = {
-            "spark.pyspark.python": sys.executable,
             "spark.executorEnv.PYTHONPATH": str(SOURCE),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
@@ -121,7 +120,9 @@ class Cluster:
             capture_output=True,
             text=True,
             timeout=RUN_SECONDS,
-            env=os.environ | {"PYTHONPATH": str(SOURCE), "SPARK_LOCAL_IP": "127.0.0.1"},
+            env=os.environ
+            | {"PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable}
+            | {"SPARK_LOCAL_IP": "127.0.0.1"},
         )
         assert run.returncode == 0, run.stderr
         return [Ended(*json.loads(line)) for line in run.stdout.splitlines()]

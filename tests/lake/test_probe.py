@@ -218,7 +218,7 @@ def test_the_refusal_names_every_host_with_the_problem_and_the_next_step():
 def test_executors_that_cannot_run_tidegate_are_told_in_a_sentence(text, reason):
     sentence = str(unusable_python(Exception(text)))
     assert reason in sentence
-    assert sentence.endswith("name that Python in spark.pyspark.python.")
+    assert sentence.endswith("name that Python in the variable PYSPARK_PYTHON.")
     assert "\n" not in sentence
 
 

@@ -246,7 +246,7 @@ def unusable_python(error: BaseException) -> SparkError | None:
             return SparkError(
                 f"its executors cannot run Tidegate ({match[0].rstrip('.')})",
                 "Install the driver's versions of Python and Tidegate on every machine of the "
-                "cluster, and name that Python in spark.pyspark.python",
+                "cluster, and name that Python in the variable PYSPARK_PYTHON",
             )
     return None
 
