@@ -7,10 +7,11 @@ is like another machine.
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import pytest
 
 from tests.support.kafka import free_port
 from tidegate.cli.app import commands
+from tidegate.lake.iceberg import CATALOG_FILE
 from tidegate.lake.lock import LOCK
 from tidegate.lake.probe import FOLDER
 
@@ -193,9 +195,15 @@ def refused(cluster, capture, lakes, shared):
 
 
 def contents(folder):
-    """The files of a lake, but for the lock, which has the process id of its last mirror."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
-    return {path: path.read_bytes() for path in files}
+    """The files of a lake, and what its catalog says, which SQLite may write in another form.
+
+    The lock has the process id of the last mirror.
+    """
+    with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog:
+        tables = list(catalog.iterdump())
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    others = [each for each in files if each.name != LOCK and CATALOG_FILE not in each.name]
+    return tables, {path: path.read_bytes() for path in others}
 
 
 def assert_refused(ended):
