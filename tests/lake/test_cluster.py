@@ -106,9 +106,12 @@ class Cluster:
             wait_for(lambda: b"Successfully registered" in log.read_bytes(), process, log)
             yield
 
-    def run(self, *commands):
-        """Runs commands of Tidegate in one session with executors of the cluster."""
+    def run(self, workers, *commands):
+        """Runs commands of Tidegate in one session that begins when all workers have joined."""
         settings = {
+            "spark.cores.max": str(workers),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{START_SECONDS}s",
             "spark.executorEnv.PYTHONPATH": str(SOURCE),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
@@ -174,7 +177,7 @@ def mirror(capture, lake, *options):
 def shared(cluster, capture, lakes):
     """A lake that the cluster has made in a folder that its only worker shares."""
     lake = lakes / "shared"
-    (ended,) = cluster.run(mirror(capture, lake))
+    (ended,) = cluster.run(1, mirror(capture, lake))
     assert ended.code == 0, ended.said
     return lake
 
@@ -188,6 +191,7 @@ def refused(cluster, capture, lakes, shared):
     before = contents(shared)
     with cluster.worker("other", hidden=lakes):
         old, new = cluster.run(
+            2,
             mirror(capture, shared),
             mirror(capture, lakes / "parent" / "new", "--format", "delta"),
         )
