@@ -7,10 +7,11 @@ is like another machine.
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import pytest
 
 from tests.support.kafka import free_port
 from tidegate.cli.app import commands
+from tidegate.lake.iceberg import CATALOG_FILE
 from tidegate.lake.lock import LOCK
 from tidegate.lake.probe import FOLDER
 
@@ -104,10 +106,12 @@ class Cluster:
             wait_for(lambda: b"Successfully registered" in log.read_bytes(), process, log)
             yield
 
-    def run(self, *commands):
-        """Runs commands of Tidegate in one session with executors of the cluster."""
+    def run(self, workers, *commands):
+        """Runs commands of Tidegate in one session that begins when all workers have joined."""
         settings = {
-            "spark.pyspark.python": sys.executable,
+            "spark.cores.max": str(workers),
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{START_SECONDS}s",
             "spark.executorEnv.PYTHONPATH": str(SOURCE),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
@@ -121,7 +125,9 @@ class Cluster:
             capture_output=True,
             text=True,
             timeout=RUN_SECONDS,
-            env=os.environ | {"PYTHONPATH": str(SOURCE), "SPARK_LOCAL_IP": "127.0.0.1"},
+            env=os.environ
+            | {"PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable}
+            | {"SPARK_LOCAL_IP": "127.0.0.1"},
         )
         assert run.returncode == 0, run.stderr
         return [Ended(*json.loads(line)) for line in run.stdout.splitlines()]
@@ -171,7 +177,7 @@ def mirror(capture, lake, *options):
 def shared(cluster, capture, lakes):
     """A lake that the cluster has made in a folder that its only worker shares."""
     lake = lakes / "shared"
-    (ended,) = cluster.run(mirror(capture, lake))
+    (ended,) = cluster.run(1, mirror(capture, lake))
     assert ended.code == 0, ended.said
     return lake
 
@@ -185,6 +191,7 @@ def refused(cluster, capture, lakes, shared):
     before = contents(shared)
     with cluster.worker("other", hidden=lakes):
         old, new = cluster.run(
+            2,
             mirror(capture, shared),
             mirror(capture, lakes / "parent" / "new", "--format", "delta"),
         )
@@ -192,9 +199,15 @@ def refused(cluster, capture, lakes, shared):
 
 
 def contents(folder):
-    """The files of a lake, but for the lock, which has the process id of its last mirror."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
-    return {path: path.read_bytes() for path in files}
+    """The files of a lake, and what its catalog says, which SQLite may write in another form.
+
+    The lock has the process id of the last mirror.
+    """
+    with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog:
+        tables = list(catalog.iterdump())
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    others = [each for each in files if each.name != LOCK and CATALOG_FILE not in each.name]
+    return tables, {path: path.read_bytes() for path in others}
 
 
 def assert_refused(ended):

@@ -133,6 +133,14 @@ def test_an_executor_that_never_answers_is_not_taken_for_one_that_shares(executo
     assert not list(tmp_path.iterdir())
 
 
+def test_answers_do_not_count_while_executors_come_and_go(executors, tmp_path, monkeypatch):
+    executors(sharing("e1"))
+    seen = iter([(), ("0",), ("0",), ("1",), ("1",), ("1",)])
+    monkeypatch.setattr(probing, "_executors", lambda spark: frozenset(next(seen)))
+    assert prove(spark_of("spark://m:7077"), tmp_path) == {"1"}
+    assert len(executors.works) == 3
+
+
 def test_an_executor_that_joins_later_must_prove_it_too(executors, tmp_path):
     executors(sharing("e1"))
     shared = SharedFolder(spark_of("spark://m:7077"), LakePlace(str(tmp_path)), "iceberg")
@@ -218,7 +226,7 @@ def test_the_refusal_names_every_host_with_the_problem_and_the_next_step():
 def test_executors_that_cannot_run_tidegate_are_told_in_a_sentence(text, reason):
     sentence = str(unusable_python(Exception(text)))
     assert reason in sentence
-    assert sentence.endswith("name that Python in spark.pyspark.python.")
+    assert sentence.endswith("name that Python in the variable PYSPARK_PYTHON.")
     assert "\n" not in sentence
 
 

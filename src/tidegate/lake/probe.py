@@ -34,8 +34,8 @@ FOLDER = "probe-"
 """How the name of the folder begins that a probe makes in the folder of a lake."""
 _DRIVER_FILE = "driver"
 _TASKS_PER_SLOT = 4
-_ROUNDS = 5
-"""How often to ask again while executors that have just joined have not answered."""
+_ROUNDS = 20
+"""How often to ask at most while executors join or leave."""
 _ANSWER_TYPE = "host string, executor string, file string, problem string"
 
 
@@ -203,10 +203,14 @@ def _answers(spark: SparkSession, probe: Probe) -> tuple[list[Answer], frozenset
     """At least one answer of each executor, and the ids of these executors; or a problem."""
     answers: list[Answer] = []
     for _ in range(_ROUNDS):
-        answers += [Answer(*row) for row in _run(spark, probe, _ANSWER_TYPE)]
+        before = _executors(spark)
+        fresh = [Answer(*row) for row in _run(spark, probe, _ANSWER_TYPE)]
+        answers += fresh
         executors = _executors(spark)
-        answered = {answer.executor for answer in answers}
-        if len(answered) >= len(executors) or any(answer.problem for answer in answers):
+        answered = {answer.executor for answer in fresh}
+        # Where executors came or went meanwhile, the answers may be of others.
+        is_complete = executors == before and len(answered) >= len(executors)
+        if is_complete or any(answer.problem for answer in fresh):
             return answers, executors
     raise LakeError(
         "Not every executor of Spark has said whether it shares the folder of the lake: "
@@ -246,7 +250,7 @@ def unusable_python(error: BaseException) -> SparkError | None:
             return SparkError(
                 f"its executors cannot run Tidegate ({match[0].rstrip('.')})",
                 "Install the driver's versions of Python and Tidegate on every machine of the "
-                "cluster, and name that Python in spark.pyspark.python",
+                "cluster, and name that Python in the variable PYSPARK_PYTHON",
             )
     return None
 
