@@ -316,7 +316,9 @@ def test_late_rows_are_followed_to_the_table_that_has_them(statements, expected)
 
 def test_late_rows_are_followed_through_renames_of_one_instant_by_what_these_depend_on():
     queries = ["RENAME TABLE d.t TO d.u", "RENAME TABLE d.u TO d.v"]
-    done = effects_of([DdlId(3, "d", "t", query) for query in queries], TableBook())
+    names = ("u", "v")
+    statements = [DdlId(3, "d", *each) for each in zip(names, queries, strict=True)]
+    done = effects_of(statements, TableBook())
     assert list(follow(T, [1], done)) == [Followed(U, [1], queries[0])]
     assert list(follow(U, [1], done)) == [Followed(V, [1], queries[1])]
 

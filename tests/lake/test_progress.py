@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tidegate.lake.format import LakePlace
 from tidegate.lake.run import Feed, MirrorRun, Progress
 
 FEED: Any = Feed(changes=None, identity={})  # type: ignore[arg-type]
@@ -40,9 +41,15 @@ class Running(MirrorRun):
     """A run whose mirror applies each batch before Spark has reported it."""
 
     def __init__(self, batches: list[tuple[int, int]]) -> None:
-        context = SimpleNamespace(_jvm=None, _jsc=SimpleNamespace(hadoopConfiguration=lambda: None))
+        context = SimpleNamespace(
+            _jvm=None,
+            _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
+            master="local[1]",
+        )
         lake: Any = SimpleNamespace(
-            spark=SimpleNamespace(sparkContext=context), place=SimpleNamespace(folder="lake")
+            spark=SimpleNamespace(sparkContext=context),
+            place=LakePlace("lake"),
+            format_name="iceberg",
         )
         self.seen: list[tuple[int, int, float]] = []
         super().__init__(lake, FEED, on_progress=self._see)

@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from pyspark.sql import functions as F
 
 from tests.lake.test_late import READING, Script
 from tests.support.lake import fill, new_lake
@@ -14,10 +15,11 @@ from tidegate.lake.quarantine import BEGUN, Place, Quarantine
 
 def remove_rows(lake):
     """Removes the changelog's files of row changes from the disk: who opens one fails."""
-    files = lake.changelog.now().files(OF_ROWS)
+    rows = lake.changelog.read().where(OF_ROWS.spark())
+    files = rows.select(F.input_file_name()).distinct().collect()
     assert files
-    for file in files:
-        Path(unquote(urlsplit(file.path).path)).unlink()
+    for (uri,) in files:
+        Path(unquote(urlsplit(uri).path)).unlink()
 
 
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])

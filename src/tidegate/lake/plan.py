@@ -427,7 +427,7 @@ class Planner:
         """
         first = min(
             (group for group in groups if group.kind != "delete"),
-            key=lambda group: (group.first_ts, not group.partial),
+            key=lambda group: (group.first_ts, bool(group.partial)),
             default=None,
         )
         if first is None:
