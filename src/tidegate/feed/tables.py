@@ -530,7 +530,10 @@ def _earlier(renames: dict[int, _Pair]) -> dict[int, set[int]]:
     final name is not, so that whoever had that name gave it up before.
     """
     earlier: dict[int, set[int]] = {}
-    if all(pair.final == pair.new for pair in renames.values()):
+    news = {pair.new for pair in renames.values()}
+    if all(pair.final == pair.new for pair in renames.values()) or not all(
+        pair.final in news for pair in renames.values()
+    ):
         return earlier  # the classic architecture: each event has the name of its own statement
     for place, pair in renames.items():
         for other, later in renames.items():
