@@ -96,6 +96,10 @@ test: lint jars ## run every check: lint, types, tests, and the wire tests on th
 	@$(RUN) -m pytest $(SIDE_BY_SIDE) --durations 20 --durations-min 10 $(ARGS)
 	@$(MAKE) portable
 
+.PHONY: test-all
+test-all: ## run every check, with the cases that take too long for every day
+	@TIDEGATE_ALL=1 $(MAKE) test
+
 .PHONY: portable
 portable: setup $(PORTABLE)/.built ## run the wire tests on a build without vector instructions
 	@echo "test: the wire tests on the portable build"
