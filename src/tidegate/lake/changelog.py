@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -46,6 +46,7 @@ _PLACE = ["topic", "partition", "offset", "event"]
 _NARROW = [*_PLACE, "kind", "commit_ts", "database", "table"]
 TOLD = [*_NARROW, "shape", "schema_version", "ddl", "schema", "error"]
 """What is read of events about the feed."""
+_GROUPED_BY = ["database", "table", "kind", "shape", "schema_version"]
 _NOTHING = -1
 _SCHEMA = pa.schema([*CHANGE_SCHEMA, (CONTROL, pa.bool_())])
 
@@ -283,22 +284,12 @@ class Changelog:
 
     def groups(self, interval: Interval) -> list[Group]:
         """What rows there are, counted by table, kind, shape and segment."""
-        keys = ["database", "table", "kind", "shape", "schema_version"]
+        keys = _GROUPED_BY
         batches = self._batches(interval.rows, [*keys, "commit_ts", "flags"])
         if batches is not None:
             return joined(each for batch in batches for each in _grouped(batch, keys, interval))
-        found = (
-            self.read()
-            .where(interval.rows.spark())
-            .groupBy(
-                *keys,
-                interval.segment().alias("segment"),
-                interval.late.spark().alias("late"),
-                "flags",
-            )
-            .agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
-        )
-        return joined(row.asDict() for row in found.collect())
+        rows = self.read().where(interval.rows.spark())
+        return grouped(rows, interval.segment(), interval.late.spark())
 
     def rows_of(self, database: str, table: str) -> DataFrame:
         """The row changes of one table, by the name it had then."""
@@ -373,6 +364,14 @@ def _grouped(
     for row in counted.to_pylist():
         row["rows"], row["first_ts"] = row.pop("count_all"), row.pop("commit_ts_min")
         yield row
+
+
+def grouped(rows: DataFrame, segment: Column, late: Column) -> list[Group]:
+    """Counts rows by table, kind, shape and segment, by Spark."""
+    counted = rows.groupBy(*_GROUPED_BY, segment.alias("segment"), late.alias("late"), "flags").agg(
+        F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts")
+    )
+    return joined(row.asDict() for row in counted.collect())
 
 
 def joined(rows: Iterable[dict[str, Any]]) -> list[Group]:

@@ -44,7 +44,11 @@ class Checkpoint:
         return self._batches("offsets")[-1:] == self._batches("commits")[-1:]
 
     def ends(self) -> Ends:
-        """Up to which offset the last batch that was begun reads; nothing for captures."""
+        """Up to which offset the last batch that was begun reads; nothing for captures.
+
+        It has all partitions of the topics before the batch's events are in the changelog, so that
+        a silent one is known in time.
+        """
         begun = self._batches("offsets")
         if not begun:
             return {}
@@ -52,14 +56,6 @@ class Checkpoint:
         for line in self._read(f"offsets/{begun[-1]}").splitlines()[2:]:
             found |= _kafka_offsets(line)
         return found
-
-    def partitions(self) -> list[tuple[str, int]]:
-        """All partitions of the feed's topics, as of the last batch that was begun.
-
-        They stand here before the batch's events are in the changelog: a partition that has said
-        nothing yet is known in time.
-        """
-        return sorted(self.ends())
 
     def topics(self) -> list[str]:
         """The topics that were read so far; none of a damaged checkpoint, which `check` reports."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ class Lake:
 
     # --- what a mirror does with it ---------------------------------------------------------------
 
-    @property
+    @cached_property
     def quarantine(self) -> Quarantine:
         """The messages that could not be read."""
         return Quarantine(self)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from tidegate.feed.gate import ROW_KINDS
 from tidegate.feed.tables import Name
 from tidegate.lake.apply import Applier
-from tidegate.lake.changelog import TOLD, Changelog, Group, by_arrival, joined, named
+from tidegate.lake.changelog import TOLD, Changelog, Group, by_arrival, grouped, named
 from tidegate.lake.conditions import ALWAYS, NEVER, Condition, above, equal, is_null, some
 from tidegate.lake.interval import Interval
 from tidegate.lake.plan import Rows
@@ -89,14 +89,8 @@ class LateLog:
         self, first: Mapping[Name, int], until: int | None, cuts: Sequence[int] = ()
     ) -> list[Group]:
         """How many of these rows there are, by table, kind, shape and segment."""
-        keys = ["database", "table", "kind", "shape", "schema_version"]
         segment = Interval(ALWAYS, tuple(cuts)).segment()
-        counted = (
-            self.rows(first, until)
-            .groupBy(*keys, segment.alias("segment"), F.col(LATE).alias("late"), "flags")
-            .agg(F.count("*").alias("rows"), F.min("commit_ts").alias("first_ts"))
-        )
-        return joined(row.asDict() for row in counted.collect())
+        return grouped(self.rows(first, until), segment, F.col(LATE))
 
     def _rows(self, until: int | None) -> DataFrame:
         rows = self._events.where(F.col("kind").isin(*ROW_KINDS))

@@ -162,7 +162,7 @@ class PastKind(StrEnum):
 
     EMPTIED = "emptied"  # they are gone
     RENAMED = "renamed"  # they belong to the table's new name
-    CHANGED = "changed"  # what they are now cannot be told
+    CHANGED = "changed"  # what they are now is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,7 +447,7 @@ class Planner:
         return table
 
     def _follow_key(self, table: Table, groups: Sequence[Group]) -> None:
-        """Takes the key from the rows where nothing else told it.
+        """Takes the key from the rows where no statement gives it.
 
         A table that was first seen in its rows has indexes without names, so that a statement that
         drops one cannot be followed. Rows of Open and Craft flag the columns of the key.
@@ -551,11 +551,11 @@ class Planner:
         concerned = {name.folded for name in names}
         return sorted(folded for folded in self._pending if folded in concerned)
 
-    def _remember(self, effect: Effect, told: DdlId) -> None:
+    def _remember(self, effect: Effect, said: DdlId) -> None:
         kind = _PAST_KINDS.get(effect.kind)
         if kind is not None:
             past = PastEffect(
-                told.commit_ts, kind, effect.name, effect.new_name, effect.change.what
+                said.commit_ts, kind, effect.name, effect.new_name, effect.change.what
             )
             self.past.append(past)
 

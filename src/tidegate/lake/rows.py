@@ -21,6 +21,7 @@ from tidegate.lake.names import own
 from tidegate.model import Column as SchemaColumn
 from tidegate.model import TableSchema
 from tidegate.model.types import MOMENTS, REALS
+from tidegate.spark.tables import is_marked
 from tidegate.spark.types import UTC, from_text, spark_type
 
 BY_COMMIT = "commit"
@@ -174,9 +175,8 @@ class RowReader:
         """The text of a column in the old row, or in the new one where the old lacks it."""
         lacks: Column = F.lit(False)
         for place, shapes in self._places(name).items():
-            byte = F.conv(F.hex(F.substring("before_missing", (place >> 3) + 1, 1)), 16, 10)
-            is_set = byte.try_cast("int").bitwiseAND(F.lit(1 << (place & 7))) > 0
-            lacks = lacks | (shape.isin(shapes) & F.coalesce(is_set, F.lit(False)))
+            is_set = F.coalesce(is_marked(F.col("before_missing"), place), F.lit(False))
+            lacks = lacks | (shape.isin(shapes) & is_set)
         old, new = (self._text(F.col(side), shape, name) for side in ("before", "after"))
         return F.when(lacks, new).otherwise(old)
 

@@ -256,8 +256,10 @@ class MirrorRun:
 
     def _step(self, mirror: Mirror) -> bool:
         ends = self._checkpoint.ends()
-        # What a batch reads is in the changelog only when the batch is done.
-        is_reading = bool(ends) and not self._checkpoint.is_done()
+        # What a batch reads is in the changelog only when the batch is done. It matters where the
+        # tables' topics are known one by one.
+        has_topics = self.feed.topics.topic_of is not None
+        is_reading = bool(ends) and has_topics and not self._checkpoint.is_done()
         unread = [source for source, end in ends.items() if end > 0] if is_reading else []
         started = time.monotonic()
         with self._telling("Moving the tables on"):

@@ -301,6 +301,12 @@ def _value(
     return F.lit(None).cast(spark_schema([column])[0].dataType) if chosen is None else chosen
 
 
+def is_marked(bits: SparkColumn, place: int) -> SparkColumn:
+    """Whether a bitmap such as `before_missing` has the bit of a column; NULL where it is short."""
+    byte = F.conv(F.hex(F.substring(bits, (place >> 3) + 1, 1)), 16, 10)
+    return byte.try_cast("int").bitwiseAND(F.lit(1 << (place & 7))) > 0
+
+
 def _missing_names(
     bits: SparkColumn, layouts: Mapping[int, _Layout], columns: Sequence[Column]
 ) -> SparkColumn:
@@ -316,8 +322,7 @@ def _missing_names(
             if place is None:
                 is_missing = is_missing | in_shape
             else:
-                byte = F.conv(F.hex(F.substring(bits, (place >> 3) + 1, 1)), 16, 10)
-                set_here = byte.try_cast("int").bitwiseAND(F.lit(1 << (place & 7))) > 0
+                set_here = is_marked(bits, place)
                 is_missing = is_missing | (in_shape & F.coalesce(set_here, F.lit(False)))
         each.append(F.when(is_missing, F.lit(column.name)))
     names = F.filter(F.array(*each), F.isnotnull)
