@@ -195,6 +195,19 @@ def test_where_only_the_millisecond_is_told_the_text_counts():
     assert places(once(two)) == ["0/0"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CLASSIC, NEW),
+        ("ALTER TABLE `t` ADD COLUMN `c` INT", "ALTER TABLE `d`.`t` ADD COLUMN `c` INT"),
+        ("CREATE INDEX `i` ON `t` (`c`)", "CREATE INDEX `i` ON `D`.`t` (`c`)"),
+    ],
+)
+def test_where_the_text_counts_the_name_of_the_database_does_not(one, other):
+    keys = [DdlId(5, "d", "t", text).key(by_text=True) for text in (one, other)]
+    assert keys[0] == keys[1]
+
+
 def test_the_copy_that_says_more_stays():
     bare, named = ddl(CROSS, 5, "0/0"), ddl("RENAME TABLE `e`.`t` TO `d`.`t_old`", 5, "0/1")
     assert places(once(table(bare, named))) == ["0/1"]

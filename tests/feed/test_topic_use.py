@@ -13,7 +13,8 @@ URI = "kafka://h:1/main?protocol=open-protocol"
 
 def rules(topic):
     toml = f"[sink]\ndispatchers = [{{matcher = ['*.*'], topic = '{topic}'}}]"
-    return FeedTopics("main", Dispatcher(ChangefeedConfig.from_toml(toml, URI), 1).topic)
+    dispatcher = Dispatcher(ChangefeedConfig.from_toml(toml, URI), 1)
+    return FeedTopics("main", dispatcher.topic, dispatcher.may_be_of)
 
 
 BY_TABLE = rules("{schema}_{table}")
@@ -50,6 +51,12 @@ def after(*statements, topics=BY_TABLE, tables=("a", "b"), before=None, **more):
 def test_a_topic_retires_when_its_last_table_leaves(query, retired, awaited):
     found = after(statement(query))
     assert (found.retired, found.awaited) == (retired, awaited)
+
+
+def test_a_dropped_database_takes_the_topics_of_unknown_tables_along():
+    drop = statement("DROP DATABASE `e`", table="", topic="main", database="e")
+    found = after(drop, there=["main", "d_a", "d_b", "e_u", "e_", "f_e_u", "x"])
+    assert found.retired == {"e_u"}
 
 
 def test_a_topic_that_another_table_dispatches_to_does_not_retire():

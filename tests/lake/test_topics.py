@@ -133,7 +133,7 @@ def test_a_bad_message_in_a_topic_of_the_feed_stops_the_mirror(spark, tmp_path, 
 
 def test_partitions_that_the_feed_does_not_write_to_hold_nothing(spark, tmp_path):
     lake = new_lake(spark, tmp_path)
-    mirror = Mirror(lake, settings=MirrorSettings(topics=FeedTopics("main", None, 1)))
+    mirror = Mirror(lake, settings=MirrorSettings(topics=FeedTopics("main", partition_num=1)))
     feed = Topics(lake)
     feed.ddl(2, "a", "main", "CREATE TABLE `a` (`id` INT PRIMARY KEY)")
     feed.watermark(5, "main")

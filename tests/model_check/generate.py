@@ -96,8 +96,9 @@ class _Generator:
             self._play(["create_database", database])
         for _ in range(rng.randint(1, 3)):
             self._create()
-        start = rng.randint(3, 15) if self._starts_late else None
-        for number in range(rng.choice((6, 12, 20, 30))):
+        start = rng.randint(1, 10) if self._starts_late else None
+        # Few operations mostly: what goes wrong in a long history has gone wrong in a short one.
+        for number in range(rng.choices((4, 8, 12, 20, 30), (4, 4, 3, 2, 1))[0]):
             if number == start:
                 self._play(["start"])
             self._one()

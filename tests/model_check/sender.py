@@ -323,7 +323,7 @@ class Delivery:
     messages: tuple[Message, ...]
     sources: tuple[Source, ...]
     unread: tuple[Source, ...] = ()
-    """Those of the partitions that have messages of which the consumer has got none."""
+    """Those of the partitions that have messages which the consumer has not got."""
 
 
 def deliveries(sent: Sent, feed: Feed, cut: Cut) -> list[Delivery]:
@@ -346,7 +346,7 @@ def deliveries(sent: Sent, feed: Feed, cut: Cut) -> list[Delivery]:
             batch += taken
         seen.update((message.topic, message.partition) for message in batch)
         known = seen if feed.late_topics else {s for s, at in sent.sources.items() if at < end}
-        unread = {s for s in known - seen if waiting.get(s) and waiting[s][0].at < end}
+        unread = {s for s in known if waiting.get(s) and waiting[s][0].at < end}
         found.append(
             Delivery(tuple(sorted(batch)), tuple(sorted(known | seen)), tuple(sorted(unread)))
         )

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidegate.feed.ddl import ChangeKind, Reach, TableChange, transition
+from tidegate.model import sql
 
 Name = tuple[str, str]
 StatementKey = tuple[str, tuple[Name, ...]]
@@ -81,6 +82,16 @@ def ddl_tables(row: dict[str, Any]) -> tuple[Name | None, Name | None]:
     return (old.database or "", old.table), new
 
 
+def _words(query: str, database: str) -> tuple[str, ...]:
+    """The words of a statement without the name of its database, which only some spellings have."""
+    words: list[str] = []
+    for token in sql.tokens(query):
+        words.append(token.value)
+        if token.key == "." and words[-2:-1] and words[-2].lower() == database.lower():
+            del words[-2:]
+    return tuple(words)
+
+
 class DdlId(NamedTuple):
     """A DDL, whichever partition it came from; `key` tells it from others."""
 
@@ -92,12 +103,15 @@ class DdlId(NamedTuple):
     def key(self, *, by_text: bool = False) -> Hashable:
         """When it was committed and what it does to which tables, however it is spelled.
 
-        `by_text` is for feeds that tell no more than the millisecond of a commit: two statements
-        that do the same kind of thing may share one, so the text counts too. It also counts where
-        the statement cannot be read.
+        `by_text` is for feeds that tell no more than the millisecond of a commit: two changes of a
+        table's columns may share one, so their words count too. The text also counts where the
+        statement cannot be read.
         """
-        found = None if by_text else statement_key(self.query, self.database)
-        return tuple(self) if found is None else (self.commit_ts, *found)
+        effect = statement_key(self.query, self.database)
+        if effect is None:
+            return tuple(self)
+        words = _words(self.query, self.database) if by_text and effect[0] == _OTHER else ()
+        return self.commit_ts, *effect, words
 
 
 def ddl_id(row: Mapping[str, Any]) -> DdlId:

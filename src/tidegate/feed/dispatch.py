@@ -81,6 +81,13 @@ class Dispatcher:
         topic = self._route(database, table).rule.topic
         return self.config.topic if topic is None else topic.substitute(database, table)
 
+    def may_be_of(self, topic: str, database: str) -> bool:
+        """Whether a topic can be that of some table of a database, by a rule that names topics."""
+        rules = (rule for _, rule in self._rules)
+        return any(
+            rule.topic is not None and rule.topic.may_be_of(topic, database) for rule in rules
+        )
+
     def ddl_topic(self, database: str | None, table: str | None) -> str | None:
         """The topic of a DDL: the default one if it is not of a table.
 

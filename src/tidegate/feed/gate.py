@@ -156,7 +156,9 @@ class Gate:
         self.jumps: list[Jump] = []
         """The first hundred watermarks that were not obeyed at once; `jump_count` counts all."""
         self.unread: frozenset[Source] = frozenset()
-        """Partitions known to have messages of which none has been read yet."""
+        """Partitions known to have messages that have not been read yet.
+
+        They count even if their topic is retired: rows from before that may be among them."""
         self._start_ts = start_ts
         self._partitions: dict[Source, _Partition] = {}
         self._resolved_ts = 0
@@ -339,7 +341,7 @@ class Gate:
         topics = {source.topic for source in self._partitions}
         if self.topics.awaited is not None:
             topics &= self.topics.awaited | {source.topic for source in self.speaking | self.unread}
-        topics -= self.topics.retired
+        topics -= self.topics.retired - {source.topic for source in self.unread}
         return [
             source
             for source, state in self._partitions.items()

@@ -55,3 +55,8 @@ class TopicExpression:
         name = self.text.replace("{schema}", _FORBIDDEN.sub("_", database))
         name = name.replace("{table}", _FORBIDDEN.sub("_", table))[:MAX_TOPIC_LENGTH]
         return _RESERVED.get(name, name)
+
+    def may_be_of(self, topic: str, database: str) -> bool:
+        """Whether a topic can be that of some table of a database."""
+        pattern = re.escape(self.text.replace("{schema}", _FORBIDDEN.sub("_", database)))
+        return bool(re.fullmatch(pattern.replace(re.escape("{table}"), _NAME.pattern), topic))

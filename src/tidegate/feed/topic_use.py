@@ -8,13 +8,13 @@ No I/O; the result lives in the gate.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from tidegate.feed.ddl import ChangeKind
-from tidegate.feed.ddl_names import ddl_id
+from tidegate.feed.ddl_names import ddl_id, plain_change
 from tidegate.feed.tables import Effect, Name, TableBook
 
 Folded = tuple[str, str]
@@ -33,6 +33,8 @@ class FeedTopics:
 
     default: str | None = None
     topic_of: Callable[[str, str], str | None] | None = None
+    may_be_of: Callable[[str, str], bool] = lambda topic, database: False
+    """Whether a topic can be that of some table of a database."""
     partition_num: int | None = None
     """How many partitions of a topic TiCDC writes to; None: all of them."""
 
@@ -98,15 +100,16 @@ def topic_use(
     statements: Iterable[Mapping[str, Any]],
     book: TableBook,
     known: Iterable[Name] = (),
+    there: Collection[str] = (),
 ) -> TopicUse:
     """The topics in use once these statements have run, in their order, over a copy of the book.
 
     `statements` are DDL rows of a change batch, `known` tables that exist though the book may not
-    have their schemas.
+    have their schemas, `there` the topics that have sent something.
     """
     if topics.is_one:
         return before
-    survey = _Survey(before, topics, book, known)
+    survey = _Survey(before, topics, book, known, there)
     for _, together in groupby(statements, lambda row: row["commit_ts"]):
         survey.run(list(together))
     return survey.use()
@@ -116,10 +119,16 @@ class _Survey:
     """The tables that exist while statements run, and the topics that tables have left."""
 
     def __init__(
-        self, before: TopicUse, topics: FeedTopics, book: TableBook, known: Iterable[Name]
+        self,
+        before: TopicUse,
+        topics: FeedTopics,
+        book: TableBook,
+        known: Iterable[Name],
+        there: Collection[str],
     ) -> None:
         self._before = before
         self._topics = topics
+        self._there = there
         self._book = book.copy()
         names = [*before.unseen, *known, *(Name(schema.database, schema.table) for schema in book)]
         self._names = {name.folded: name for name in names}
@@ -151,6 +160,10 @@ class _Survey:
         if not of_table:
             self._shared.add(topic)
             home = None
+        if plain_change(query, database).kind is ChangeKind.DATABASE_DROPPED:
+            # Of its tables that have sent no rows nothing else is known than their topics.
+            gone = plain_change(query, database).database or database
+            self._left |= {each for each in self._there if self._topics.may_be_of(each, gone)}
         for effect in effects:
             self._take(effect, _spelled(effect.name, database, table), query, home)
 

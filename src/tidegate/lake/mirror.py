@@ -206,6 +206,11 @@ class Mirror:
         self._boundary("planned")
         return self._apply(changelog, target, cuts, interval, groups, timer)
 
+    def unread(self, ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int]]:
+        """The partitions of which not all messages before an offset each have been read."""
+        last = self._seen.offsets.last
+        return [source for source, end in ends.items() if end > last.get(source, -1) + 1]
+
     def _rows_of(
         self, changelog: Changelog, statements: Sequence[Statement], target: int
     ) -> tuple[Interval, list[Statement | PastEffect], list[Group]]:
@@ -283,7 +288,10 @@ class Mirror:
             known += seen.tables
             pending = pa.concat_tables(seen.statements, promote_options="default")
             statements = unapplied(self.gate, pending)
-            self.gate.topics = topic_use(self.gate.topics, topics, statements, state.book, known)
+            there = {source.topic for source in self.gate.watermarks}
+            self.gate.topics = topic_use(
+                self.gate.topics, topics, statements, state.book, known, there
+            )
 
     def _bad(self, events: pa.Table) -> list[dict[str, Any]]:
         """The messages of the feed that cannot be read, but for those that a retry has read."""
@@ -319,8 +327,8 @@ class Mirror:
             pending = pending.filter(pc.and_(wanted, pc.less_equal(ts, target)))
         rows = in_order(pending, by_arrival=not self.gate.has_watermarks).to_pylist()
         if not self.gate.has_watermarks:
-            done = set(self.state.done)
-            rows = [row for row in rows if ddl_id(row) not in done]
+            done = {each.key(by_text=True) for each in self.state.done}
+            rows = [row for row in rows if ddl_id(row).key(by_text=True) not in done]
             return [
                 Statement(ddl_id(row), Position(target, 2 * n), row["schema"], row["topic"])
                 for n, row in enumerate(rows, 1)

@@ -260,7 +260,7 @@ class MirrorRun:
         # tables' topics are known one by one.
         has_topics = self.feed.topics.topic_of is not None
         is_reading = bool(ends) and has_topics and not self._checkpoint.is_done()
-        unread = [source for source, end in ends.items() if end > 0] if is_reading else []
+        unread = mirror.unread(ends) if is_reading else []
         started = time.monotonic()
         with self._telling("Moving the tables on"):
             self._shared.check()

@@ -83,8 +83,9 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
 def feed_topics(config: ChangefeedConfig) -> FeedTopics:
     """What a changefeed to Kafka writes to."""
     if all(rule.topic is None for rule in config.dispatchers):
-        return FeedTopics(config.topic, None, config.partition_num)
-    return FeedTopics(config.topic, Dispatcher(config, 1).topic, config.partition_num)
+        return FeedTopics(config.topic, partition_num=config.partition_num)
+    dispatcher = Dispatcher(config, 1)
+    return FeedTopics(config.topic, dispatcher.topic, dispatcher.may_be_of, config.partition_num)
 
 
 def early_identity(settings: LakeSettings) -> dict[str, Any]:
