@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tests.model_check.history import Commit, Signal, Upstream
 from tidegate.feed.changefeed import Changefeed
@@ -270,7 +271,9 @@ class Sender:
         encoded = self._changefeed.send(batch)
         if not encoded.num_rows:  # one that was sent before
             return
-        key, value = encoded["key"][0].as_py(), encoded["value"][0].as_py()
+        key, value = encoded["key"][-1].as_py(), encoded["value"][-1].as_py()
+        # BOOTSTRAP messages, if it is time for them, come before it.
+        self._take(encoded.filter(pc.not_equal(encoded["value"], value)))
         for topic in self._active_topics(ts):
             self._open(topic)
             for partition in range(self._partitions):

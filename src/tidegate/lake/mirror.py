@@ -280,7 +280,7 @@ class Mirror:
         """Tells the gate which topics are in use after all statements seen, applied or not."""
         topics, state, seen = self.settings.topics, self.state, self._seen
         self.gate.partition_num = topics.partition_num
-        if needs_judgement(self.gate, topics, fresh):
+        if needs_judgement(self.gate, topics, events, fresh):
             rows = changelog.tables_of_rows(seen.offsets, unheard(self.gate, fresh))
             self.gate.add_partitions(sorted([*rows, *bootstrapped(events)]), spoke=True)
             seen.tables.update(*rows.values())

@@ -23,12 +23,18 @@ from tidegate.lake.quarantine import Quarantine, place_of
 Row = dict[str, Any]
 
 
-def needs_judgement(gate: Gate, topics: FeedTopics, fresh: Collection[tuple[str, int]]) -> bool:
-    """Whether new events may change which topics are in use."""
+def needs_judgement(
+    gate: Gate, topics: FeedTopics, events: pa.Table, fresh: Collection[tuple[str, int]]
+) -> bool:
+    """Whether new events may change which topics are in use: a statement, or a new partition."""
     if topics.topic_of is None:
         names = {source.topic for source in gate.watermarks}
-        return topics.default is None and len(names) > 1 and bool(fresh)
-    return bool(fresh) or gate.topics.awaited is None
+        if topics.default is not None or len(names) < 2:
+            return False
+    elif gate.topics.awaited is None:
+        return True
+    has_statements = pc.any(pc.equal(events["kind"], "ddl"), min_count=0).as_py()
+    return bool(has_statements or unheard(gate, fresh))
 
 
 def unheard(gate: Gate, fresh: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
