@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.model_check.history import KINDS, Op, Upstream
@@ -229,12 +230,19 @@ class _Generator:
     def _key(self) -> None:
         rng, table = self._rng, self._table()
         if rng.random() < 0.5:
-            known = self._upstream.tables.get(table)
-            leaves_key = known is not None and len(known.indexes) > 1
-            if leaves_key or (self._allows_keyless and rng.random() < 0.3):
-                self._play(["drop_key", *table, rng.randrange(3), rng.randrange(2)])
+            n = rng.randrange(3)
+            if self._keeps_key(table, n) or (self._allows_keyless and rng.random() < 0.3):
+                self._play(["drop_key", *table, n, rng.randrange(2)])
             return
         self._play(["add_key", *table, rng.randrange(6), self._flip()])
+
+    def _keeps_key(self, name: tuple[str, str], n: int) -> bool:
+        """Whether a table has a key without its n-th index."""
+        table = self._upstream.tables.get(name)
+        if table is None or not table.indexes:
+            return False
+        n %= len(table.indexes)
+        return bool(replace(table, indexes=table.indexes[:n] + table.indexes[n + 1 :]).handle)
 
     def _partition(self) -> None:
         parts = [name for name, table in self._upstream.tables.items() if table.partitions]
