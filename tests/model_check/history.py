@@ -211,6 +211,8 @@ class Signal:
 
 Truth = dict[Name, TableState]
 
+AMBIGUOUS = "ambiguous rename"
+"""The excuse of tables that a RENAME without the old database may mean."""
 KINDS = (
     "int",
     "composite",
@@ -427,7 +429,7 @@ class Upstream:
             self.unclear.add(target)
             for each in same:
                 self.unclear.add(each.key)
-                excuses = each.excuses | {"ambiguous rename"}
+                excuses = each.excuses | {AMBIGUOUS}
                 self.tables[each.key] = replace(each, excuses=excuses)
 
     def _rename_many(self, pairs: list[list[str]], classic: bool = False) -> Commit | None:
