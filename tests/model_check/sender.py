@@ -103,7 +103,7 @@ class Sender:
         self._sources: dict[Source, int] = {}
         self._marks: list[int] = []
         self._start_ts = 0
-        self._changefeed = self._new_changefeed()
+        self._changefeed = self._new_changefeed(0)
         self._since_mark = 0
         self._has_resent = False
 
@@ -113,6 +113,7 @@ class Sender:
         starts = [n for n, each in enumerate(entries) if _is(each, "start")]
         first = starts[-1] if starts else 0
         self._start_ts = max((c.ts for c in entries[:first] if isinstance(c, Commit)), default=0)
+        self._changefeed = self._new_changefeed(self._start_ts)
         self._run(entries[first:])
         last = max((c.ts for c in entries if isinstance(c, Commit)), default=self._start_ts)
         if last:
@@ -166,7 +167,7 @@ class Sender:
         self._has_resent = self._has_resent or bool(again)
         self._generation = "classic" if self._feed.protocol == "craft" else generation
         self._partitions = count
-        self._changefeed = self._new_changefeed()
+        self._changefeed = self._new_changefeed(checkpoint)
         self._open_sources(checkpoint)
         self._send_again(sent, checkpoint)
 
@@ -204,7 +205,8 @@ class Sender:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def _new_changefeed(self) -> Changefeed:
+    def _new_changefeed(self, ts: int) -> Changefeed:
+        """A changefeed that starts at an instant."""
         changefeed = Changefeed(
             self._config,
             partitions=self._partitions,
@@ -214,15 +216,11 @@ class Sender:
             watermark_interval=0,
         )
         if self._feed.protocol == "simple":
-            self._announce(changefeed)
+            self._announce(changefeed, ts)
         return changefeed
 
-    def _announce(self, changefeed: Changefeed) -> None:
-        """Tells a Simple feed every schema that the history has: rows bring theirs on their own."""
-        seen = {}
-        for _, tables in self._upstream.truth:
-            for table in tables.values():
-                seen[table.database, table.name, table.version] = table
+    def _announce(self, changefeed: Changefeed, ts: int) -> None:
+        """Tells a Simple feed the schemas of the tables that are there when it starts."""
         rows = [
             {
                 "kind": "schema",
@@ -233,7 +231,7 @@ class Sender:
                 "schema_version": table.version,
                 "schema": f'{{"tableSchema":{table.schema().to_json()}}}',
             }
-            for table in seen.values()
+            for table in self._upstream.at(ts).values()
         ]
         changefeed.learn(pa.RecordBatch.from_pylist(rows, schema=CHANGE_SCHEMA))
 
