@@ -598,6 +598,31 @@ def test_rows_from_before_a_change_of_columns_that_was_carried_out_stop_the_tabl
     assert "Rows from before alter table t: drop column v arrived after it" in lake.table.reason
 
 
+@pytest.mark.parametrize(
+    "later, stopped",
+    [
+        (PastEffect(6, PastKind.RENAMED, Name("d", "t"), Name("d", "u")), ["u"]),
+        (PastEffect(6, PastKind.EMPTIED, Name("d", "t")), []),
+        (PastEffect(6, PastKind.EMPTIED, Name("d", "other")), ["t"]),
+    ],
+    ids=["renamed", "emptied", "another table emptied"],
+)
+def test_rows_from_before_a_change_of_columns_stop_the_table_that_has_them_now(later, stopped):
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    past = PastEffect(5, PastKind.CHANGED, Name("d", "t"), what="alter table t: drop column v")
+    assert lake.plan([past, later], [group(0)]) == []
+    names = [each.name.table for each in lake.tables.values() if each.status is Status.STOPPED]
+    assert names == stopped
+
+
+def test_a_table_whose_rows_arrived_before_its_rename_is_stopped():
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    lake.plan([statement(5, "RENAME TABLE t TO u")], [])
+    (table,) = lake.tables.values()
+    assert (table.name, table.status) == (Name("d", "u"), Status.STOPPED)
+    assert table.reason.startswith("Its rows arrived before the RENAME of d.t")
+
+
 def test_a_step_says_what_its_statements_mean_for_rows_from_before_them():
     lake = Lake(statement(1, CREATE))
     planner = Planner(lake.tables, lake.book, lake.layouts, lake.schemas, Position(100))

@@ -38,6 +38,10 @@ OWN_PLACE = (
     "lake (--rename)."
 )
 IN_PLACE = "Renamed in the lake, it is in the place of {other}."
+ROWS_BEFORE_RENAME = (
+    "Its rows arrived before the RENAME of {other}, which gave it its name. Mirror the feed again, "
+    "into another lake."
+)
 NOT_FROM_START = (
     "The feed does not have its CREATE TABLE, so rows from before the feed are missing."
 )
@@ -321,7 +325,7 @@ class Planner:
                 self._arrange(statements, segment)
                 each = statements[segment]
                 if isinstance(each, PastEffect):
-                    self._pass(each)
+                    self._pass(each, statements[segment + 1 :])
                 else:
                     self._statement(each)
         for folded in sorted(self._pending):
@@ -348,7 +352,7 @@ class Planner:
             for each, position in zip(arranged, positions, strict=True)
         ]
 
-    def _pass(self, past: PastEffect) -> None:
+    def _pass(self, past: PastEffect, later: Sequence[Statement | PastEffect]) -> None:
         """Sends rows where a statement that was carried out earlier has sent their table."""
         groups = self._pending.pop(past.name.folded, [])
         if not groups or past.kind is PastKind.EMPTIED:
@@ -356,9 +360,18 @@ class Planner:
         if past.new_name is not None:
             self._pending.setdefault(past.new_name.folded, []).extend(groups)
             return
-        table = self._tables.get(past.name.folded)
+        table = self._heir(past.name, later)
         if table is not None and table.status is Status.MIRRORED:
             self._stop(table, OLDER_ROWS.format(query=past.what), self._target)
+
+    def _heir(self, name: Name, later: Sequence[Statement | PastEffect]) -> Table | None:
+        """The table that had a name before later effects; None if it was emptied or dropped."""
+        for each in later:
+            if isinstance(each, PastEffect) and each.name.folded == name.folded:
+                if each.kind is PastKind.EMPTIED:
+                    return None
+                name = each.new_name or name
+        return self._tables.get(name.folded)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -698,6 +711,8 @@ class Planner:
         self._make_room(effect, position)
         obstacle = self._obstacle(effect.new_name, but=table)
         if obstacle:
+            if effect.new_name.folded in self._tables:
+                obstacle = ROWS_BEFORE_RENAME.format(other=effect.name)
             self._drop(table, position)
             self._stop(self._unmirrored(effect), obstacle, position)
             return
