@@ -32,7 +32,7 @@ from tidegate.lake.plan import (
 from tidegate.lake.policy import Policy
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout
-from tidegate.model import Column, Flag, TableSchema
+from tidegate.model import Column, Flag, Index, TableSchema
 
 CREATE = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)"
 
@@ -613,6 +613,21 @@ def test_rows_from_before_a_change_of_columns_stop_the_table_that_has_them_now(l
     assert lake.plan([past, later], [group(0)]) == []
     names = [each.name.table for each in lake.tables.values() if each.status is Status.STOPPED]
     assert names == stopped
+
+
+def test_statements_after_a_create_that_follows_its_rows_begin_with_what_it_says():
+    lake = Lake()
+    columns = (Column.of_type("id", "int"), Column.of_type("v", "decimal"))
+    key = Index(name="PRIMARY", unique=True, primary=True, columns=("id",))
+    told = TableSchema(database="d", table="t", columns=columns, indexes=(key,))
+    lake.schemas[1, None] = told
+    planner = Planner(
+        lake.tables, lake.book, lake.layouts, lake.schemas, Position(100), in_commit_order=False
+    )
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` DECIMAL(12,2))"
+    planner.plan([statement(5, create), statement(6, "ALTER TABLE t ADD COLUMN w INT")], [group(0)])
+    column = lake.table.schema.column("v")
+    assert (lake.table.missing, column.length, column.decimals) == ("", 12, 2)
 
 
 def test_a_table_whose_rows_arrived_before_its_rename_is_stopped():

@@ -625,6 +625,7 @@ class Planner:
         if after is None:
             return
         if table is None:
+            self._book.put(after)
             self._create(effect.name, after, position)
         elif table.gone:
             # The rows that were kept stay: the new table goes on in the old one.
@@ -654,6 +655,7 @@ class Planner:
         names = self._places(table.name)
         self._steps.append(Evolve(table, position, names, before=table.schema, change=change))
         table.schema, table.missing = after, ""
+        self._book.put(after)  # so that later statements do not begin with what the rows told
         return table
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
