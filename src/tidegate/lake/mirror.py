@@ -369,11 +369,21 @@ class Mirror:
         kept = []
         for group in groups:
             key = self._schemas.missing(group)
+            if key is not None and self._is_of_stopped(group):
+                continue
             if key is None or not self._is_lost(key, group, target):
                 kept.append(group)
             else:
                 self._stop_unreadable(key, group)
         return kept
+
+    def _is_of_stopped(self, group: Group) -> bool:
+        """Whether rows are of a table that is stopped, and before any statement of the step.
+
+        Their schema need not come: none of them is applied.
+        """
+        table = self.state.tables.get(Name(group.database, group.table).folded)
+        return table is not None and table.status is Status.STOPPED and group.segment == 0
 
     def _is_lost(self, key: SchemaKey, group: Group, target: int) -> bool:
         """Whether a schema cannot come any more: a later one is there, or it is overdue."""
