@@ -630,6 +630,34 @@ def test_statements_after_a_create_that_follows_its_rows_begin_with_what_it_says
     assert (lake.table.missing, column.length, column.decimals) == ("", 12, 2)
 
 
+@pytest.mark.parametrize(
+    "query, stopped",
+    [
+        ("DROP TABLE t", ["t"]),
+        ("TRUNCATE TABLE t", ["t"]),
+        ("ALTER TABLE t ADD COLUMN w INT", ["t"]),
+        ("RENAME TABLE t TO u", ["t", "u"]),
+        ("DROP TABLE x", []),
+    ],
+)
+def test_a_statement_that_later_rows_have_overtaken_stops_its_table(query, stopped):
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`x`"), 2, "x"))
+    planner = Planner(
+        lake.tables,
+        lake.book,
+        lake.layouts,
+        lake.schemas,
+        Position(100),
+        in_commit_order=False,
+        overtaken=lambda name, ts: (name.table, ts) == ("t", 5),
+    )
+    planner.plan([statement(5, query, table=query.split()[2]), statement(6, CREATE)], [])
+    names = [each.name.table for each in lake.tables.values() if each.status is Status.STOPPED]
+    assert sorted(names) == stopped
+    for name in stopped:
+        assert lake.tables["d", name].reason.startswith("Rows from after")
+
+
 def test_a_table_whose_rows_arrived_before_its_rename_is_stopped():
     lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
     lake.plan([statement(5, "RENAME TABLE t TO u")], [])

@@ -23,7 +23,15 @@ from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
 from tidegate.feed.topic_use import FeedTopics, topic_use
-from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets, named
+from tidegate.lake.changelog import (
+    OF_ROWS,
+    Changelog,
+    FreshFiles,
+    Group,
+    Offsets,
+    named,
+    of_table,
+)
 from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, some, up_to
 from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
@@ -602,7 +610,7 @@ class Mirror:
         if not self.gate.has_watermarks:
             end = Position(target, 2 * len(statements) + 1)
         applied = self._applied_rows(changelog, interval, groups)
-        planner = self._planner(groups, end, applied)
+        planner = self._planner(groups, end, applied, self._overtaken(changelog))
         steps = planner.plan(cuts, groups)
         self._carry_out(steps, self.lake.apply, changelog, interval)
         timer.lap("apply")
@@ -678,8 +686,24 @@ class Mirror:
     def _places(self) -> dict[Name, str]:
         return {table.name: table.identifier for table in self.state.tables.values()}
 
+    def _overtaken(self, changelog: Changelog) -> Callable[[Name, int], bool]:
+        """Whether rows of a name from after an instant were applied by earlier steps."""
+        applied = ~self.state.offsets.beyond()
+        if self.gate.has_watermarks or not self.state.offsets.last:
+            return lambda name, ts: False
+
+        def overtaken(name: Name, ts: int) -> bool:
+            later = every(of_table(*name), applied, above("commit_ts", ts))
+            return changelog.whole().has_changes(later)
+
+        return overtaken
+
     def _planner(
-        self, groups: Sequence[Group], end: Position, applied: Sequence[Group] = ()
+        self,
+        groups: Sequence[Group],
+        end: Position,
+        applied: Sequence[Group] = (),
+        overtaken: Callable[[Name, int], bool] = lambda name, ts: False,
     ) -> Planner:
         return Planner(
             self.state.tables,
@@ -695,6 +719,7 @@ class Mirror:
             in_commit_order=self.gate.has_watermarks,
             applied=applied,
             topics=self.settings.topics,
+            overtaken=overtaken,
         )
 
     def _carry_out(

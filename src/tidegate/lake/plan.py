@@ -57,6 +57,10 @@ OLDER_ROWS = (
     "Rows from before {query} arrived after it, and the feed has no watermarks that would tell "
     "what they mean now. Mirror the feed again, into another lake."
 )
+NEWER_ROWS = (
+    "Rows from after {query} arrived before it, and the feed has no watermarks that would tell "
+    "what it means for them. Mirror the feed again, into another lake."
+)
 
 MOST_REASONS = 8
 """How many reasons are kept of why a table is not as its upstream."""
@@ -276,13 +280,16 @@ class Planner:
         in_commit_order: bool = True,
         applied: Iterable[Group] = (),
         topics: FeedTopics | None = None,
+        overtaken: Callable[[Name, int], bool] = lambda name, ts: False,
     ) -> None:
         """`completes` says that rows of which only the key came can be asked for.
 
         `unsupported` says why the lake cannot hold a table with such columns, or nothing.
         `in_commit_order` is False for a feed without watermarks. `applied` are the rows of the
         last instant that were applied in time; late copies of them are found by comparison.
-        `topics` is what the changefeed says about its topics.
+        `topics` is what the changefeed says about its topics. `overtaken` says whether rows of a
+        name from after an instant were applied by earlier steps; only a feed without watermarks
+        has such.
         """
         self._tables = tables
         self._book = book
@@ -298,6 +305,7 @@ class Planner:
         self._in_commit_order = in_commit_order
         self._applied = tuple(applied)
         self._topics = topics or FeedTopics()
+        self._overtaken = overtaken
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -541,9 +549,32 @@ class Planner:
                 self.touched.add(effect.new_name)
             self._remember(effect, said)
             if self._routes.wants(effect.name):
-                self._effect(effect, statement.position)
+                if effect.kind in _PAST_KINDS and self._overtaken(effect.name, said.commit_ts):
+                    self._stop_overtaken(effect, statement.position)
+                else:
+                    self._effect(effect, statement.position)
             elif effect.new_name is not None and self._routes.wants(effect.new_name):
                 self._come_in(effect, statement.position)
+
+    def _stop_overtaken(self, effect: Effect, position: Position) -> None:
+        """Stops the tables of a statement that rows from after it have overtaken.
+
+        A dropped table stays, stopped: the rows were those of the next one with its name.
+        """
+        reason = NEWER_ROWS.format(query=effect.change.what)
+        self._pending.pop(effect.name.folded, None)
+        table = self._tables.get(effect.name.folded)
+        if table is not None:
+            self._stop(table, reason, position)
+        if effect.new_name is not None and self._routes.wants(effect.new_name):
+            self._clear(effect.new_name, position)
+            self._stop(self._unmirrored(effect), reason, position)
+
+    def _clear(self, name: Name, position: Position) -> None:
+        """Drops what has a name that another table gets."""
+        table = self._tables.get(name.folded)
+        if table is not None:
+            self._drop(table, position)
 
     def _there(self) -> list[Name]:
         return [table.name for table in self._tables.values() if not table.gone]
@@ -615,9 +646,10 @@ class Planner:
 
     def _created(self, table: Table | None, effect: Effect, position: Position) -> None:
         after = effect.change.after
-        if table is not None and (
-            table.status is Status.STOPPED or (table.gone and not self._policy.keeps)
-        ):
+        is_stopped = table is not None and table.status is Status.STOPPED
+        if is_stopped and not self._in_commit_order:
+            return  # what was dropped is not here: rows of this very table arrived before it
+        if table is not None and (is_stopped or (table.gone and not self._policy.keeps)):
             self._drop(table, position)
             table = None
         elif table is not None and table.missing:
@@ -715,6 +747,7 @@ class Planner:
         if obstacle:
             if effect.new_name.folded in self._tables:
                 obstacle = ROWS_BEFORE_RENAME.format(other=effect.name)
+                self._clear(effect.new_name, position)
             self._drop(table, position)
             self._stop(self._unmirrored(effect), obstacle, position)
             return
