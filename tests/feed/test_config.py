@@ -1165,3 +1165,19 @@ def test_every_documented_parameter_is_known() -> None:
     """
 
     assert set(documented.split()) - BY_PARAMETER.keys() == set()
+
+
+@pytest.mark.parametrize(
+    "parameters, sends",
+    [
+        ("protocol=open-protocol", True),
+        ("protocol=simple", True),
+        ("protocol=craft", True),
+        ("protocol=canal-json&enable-tidb-extension=true", True),
+        ("protocol=canal-json", False),
+        ("protocol=cdc", False),
+    ],
+)
+def test_which_feeds_have_watermarks(parameters: str, sends: bool) -> None:
+    config = ChangefeedConfig.from_uri(f"kafka://host:9092/topic?{parameters}")
+    assert config.sends_watermarks is sends

@@ -32,7 +32,7 @@ from tidegate.lake.plan import (
 from tidegate.lake.policy import Policy
 from tidegate.lake.routes import Routes
 from tidegate.lake.rows import Layout
-from tidegate.model import Column, Flag, TableSchema
+from tidegate.model import Column, Flag, Index, TableSchema
 
 CREATE = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)"
 
@@ -596,6 +596,74 @@ def test_rows_from_before_a_change_of_columns_that_was_carried_out_stop_the_tabl
     assert lake.plan([past], [group(1)])
     assert lake.plan([past], [group(0)]) == []
     assert "Rows from before alter table t: drop column v arrived after it" in lake.table.reason
+
+
+@pytest.mark.parametrize(
+    "later, stopped",
+    [
+        (PastEffect(6, PastKind.RENAMED, Name("d", "t"), Name("d", "u")), ["u"]),
+        (PastEffect(6, PastKind.EMPTIED, Name("d", "t")), []),
+        (PastEffect(6, PastKind.EMPTIED, Name("d", "other")), ["t"]),
+    ],
+    ids=["renamed", "emptied", "another table emptied"],
+)
+def test_rows_from_before_a_change_of_columns_stop_the_table_that_has_them_now(later, stopped):
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    past = PastEffect(5, PastKind.CHANGED, Name("d", "t"), what="alter table t: drop column v")
+    assert lake.plan([past, later], [group(0)]) == []
+    names = [each.name.table for each in lake.tables.values() if each.status is Status.STOPPED]
+    assert names == stopped
+
+
+def test_statements_after_a_create_that_follows_its_rows_begin_with_what_it_says():
+    lake = Lake()
+    columns = (Column.of_type("id", "int"), Column.of_type("v", "decimal"))
+    key = Index(name="PRIMARY", unique=True, primary=True, columns=("id",))
+    told = TableSchema(database="d", table="t", columns=columns, indexes=(key,))
+    lake.schemas[1, None] = told
+    planner = Planner(
+        lake.tables, lake.book, lake.layouts, lake.schemas, Position(100), in_commit_order=False
+    )
+    create = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` DECIMAL(12,2))"
+    planner.plan([statement(5, create), statement(6, "ALTER TABLE t ADD COLUMN w INT")], [group(0)])
+    column = lake.table.schema.column("v")
+    assert (lake.table.missing, column.length, column.decimals) == ("", 12, 2)
+
+
+@pytest.mark.parametrize(
+    "query, stopped",
+    [
+        ("DROP TABLE t", ["t"]),
+        ("TRUNCATE TABLE t", ["t"]),
+        ("ALTER TABLE t ADD COLUMN w INT", ["t"]),
+        ("RENAME TABLE t TO u", ["t", "u"]),
+        ("DROP TABLE x", []),
+    ],
+)
+def test_a_statement_that_later_rows_have_overtaken_stops_its_table(query, stopped):
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`x`"), 2, "x"))
+    planner = Planner(
+        lake.tables,
+        lake.book,
+        lake.layouts,
+        lake.schemas,
+        Position(100),
+        in_commit_order=False,
+        overtaken=lambda name, ts: (name.table, ts) == ("t", 5),
+    )
+    planner.plan([statement(5, query, table=query.split()[2]), statement(6, CREATE)], [])
+    names = [each.name.table for each in lake.tables.values() if each.status is Status.STOPPED]
+    assert sorted(names) == stopped
+    for name in stopped:
+        assert lake.tables["d", name].reason.startswith("Rows from after")
+
+
+def test_a_table_whose_rows_arrived_before_its_rename_is_stopped():
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    lake.plan([statement(5, "RENAME TABLE t TO u")], [])
+    (table,) = lake.tables.values()
+    assert (table.name, table.status) == (Name("d", "u"), Status.STOPPED)
+    assert table.reason.startswith("Its rows arrived before the RENAME of d.t")
 
 
 def test_a_step_says_what_its_statements_mean_for_rows_from_before_them():

@@ -122,3 +122,32 @@ def test_keys_that_are_no_dates_are_one_key_as_in_the_lake(spark):
             (date(2021, 1, 31), 3, "u"),
         }
         assert found.num_rows == 2
+
+
+@pytest.mark.parametrize("kind", ["double", "float"])
+def test_keys_of_real_numbers_keep_their_values_of_any_size(spark, kind):
+    """Also those that Java and Arrow write with an exponent; 0 and -0 are one key."""
+    columns = (Column.of_type("k", kind), Column.of_type("v", "int"))
+    schema = TableSchema(database="d", table="t", columns=columns)
+    layouts = (Layout(1, ("k", "v")),)
+    large, small = "-1" + "0" * 30, "0." + "0" * 20 + "125"
+    texts = ["0", "-0", "16777216", large, small, "1.5"]
+    rows = [
+        dict(zip(COLUMNS, ("insert", 1, ts, ts, 0, [text, str(ts)], None), strict=True))
+        for ts, text in enumerate(texts, 1)
+    ]
+    moved = ("update", 1, 9, 9, 0, ["2.5", "9"], [large, "4"])
+    rows.append(dict(zip(COLUMNS, moved, strict=True)))
+    changes = pa.Table.from_pylist(rows, pa.schema([CHANGE_SCHEMA.field(name) for name in COLUMNS]))
+    latest = LatestRows(schema, layouts, ("k",), ALWAYS)
+    by_arrow = latest.rows(latest.last(latest.entries(changes)))
+    by_spark = RowReader(schema, layouts).last_of_each_key(spark.createDataFrame(changes), ["k"])
+    as_held = pa.float64() if kind == "double" else pa.float32()
+    expected = {0.0: 2, 16777216.0: 3, float(large): None, float(small): 5, 1.5: 6, 2.5: 9}
+    wanted = {
+        (pa.scalar(key, as_held).as_py(), value, "d" if value is None else "u")
+        for key, value in expected.items()
+    }
+    for result in (by_arrow, by_spark.toArrow()):
+        assert {tuple(row.values()) for row in result.to_pylist()} == wanted
+        assert result.num_rows == len(wanted)

@@ -381,7 +381,9 @@ class ChangefeedConfig:
     @property
     def sends_watermarks(self) -> bool:
         """Whether the feed tells how far it is complete."""
-        return self.protocol != "canal-json" or self.enable_tidb_extension
+        if self.protocol == "canal-json":
+            return self.enable_tidb_extension
+        return self.protocol != "cdc"
 
     def replicates(self, database: str, table: str) -> bool:
         """Whether the feed has this table; those of TiDB's own databases it never has."""

@@ -24,7 +24,7 @@ from tidegate.lake.logfiles import LogFile, read_files
 from tidegate.lake.rows import BY_ARRIVAL, BY_COMMIT, NO_DATE, Layout
 from tidegate.model import TableSchema
 from tidegate.model.types import MOMENTS, REALS
-from tidegate.spark.types import arrow_type, from_text_array, spark_schema
+from tidegate.spark.types import arrow_type, from_text_array, real_texts, spark_schema
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire.change import CHANGE_SCHEMA
 from tidegate.wire.moves import values_at
@@ -175,7 +175,7 @@ class LatestRows:
             return texts
         typed = from_text_array(column, texts, self.zone)
         if column.code in REALS:
-            return pc.cast(pc.add(typed, 0), pa.string())  # 0 and -0 are one key
+            return real_texts(pc.add(typed, 0))  # 0 and -0 are one key
         is_none = pc.and_(pc.is_null(typed), pc.is_valid(texts))
         return pc.if_else(is_none, NO_DATE, texts)
 

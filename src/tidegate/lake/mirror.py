@@ -23,7 +23,15 @@ from tidegate.feed.order import in_order
 from tidegate.feed.schema_cache import SchemaKey
 from tidegate.feed.tables import Name
 from tidegate.feed.topic_use import FeedTopics, topic_use
-from tidegate.lake.changelog import OF_ROWS, Changelog, FreshFiles, Group, Offsets, named
+from tidegate.lake.changelog import (
+    OF_ROWS,
+    Changelog,
+    FreshFiles,
+    Group,
+    Offsets,
+    named,
+    of_table,
+)
 from tidegate.lake.conditions import ALWAYS, Condition, above, equal, every, some, up_to
 from tidegate.lake.format import Position
 from tidegate.lake.interval import Interval
@@ -377,11 +385,21 @@ class Mirror:
         kept = []
         for group in groups:
             key = self._schemas.missing(group)
+            if key is not None and self._is_of_stopped(group):
+                continue
             if key is None or not self._is_lost(key, group, target):
                 kept.append(group)
             else:
                 self._stop_unreadable(key, group)
         return kept
+
+    def _is_of_stopped(self, group: Group) -> bool:
+        """Whether rows are of a table that is stopped, and before any statement of the step.
+
+        Their schema need not come: none of them is applied.
+        """
+        table = self.state.tables.get(Name(group.database, group.table).folded)
+        return table is not None and table.status is Status.STOPPED and group.segment == 0
 
     def _is_lost(self, key: SchemaKey, group: Group, target: int) -> bool:
         """Whether a schema cannot come any more: a later one is there, or it is overdue."""
@@ -600,7 +618,7 @@ class Mirror:
         if not self.gate.has_watermarks:
             end = Position(target, 2 * len(statements) + 1)
         applied = self._applied_rows(changelog, interval, groups)
-        planner = self._planner(groups, end, applied)
+        planner = self._planner(groups, end, applied, self._overtaken(changelog))
         steps = planner.plan(cuts, groups)
         self._carry_out(steps, self.lake.apply, changelog, interval)
         timer.lap("apply")
@@ -676,8 +694,24 @@ class Mirror:
     def _places(self) -> dict[Name, str]:
         return {table.name: table.identifier for table in self.state.tables.values()}
 
+    def _overtaken(self, changelog: Changelog) -> Callable[[Name, int], bool]:
+        """Whether rows of a name from after an instant were applied by earlier steps."""
+        applied = ~self.state.offsets.beyond()
+        if self.gate.has_watermarks or not self.state.offsets.last:
+            return lambda name, ts: False
+
+        def overtaken(name: Name, ts: int) -> bool:
+            later = every(of_table(*name), applied, above("commit_ts", ts))
+            return changelog.whole().has_changes(later)
+
+        return overtaken
+
     def _planner(
-        self, groups: Sequence[Group], end: Position, applied: Sequence[Group] = ()
+        self,
+        groups: Sequence[Group],
+        end: Position,
+        applied: Sequence[Group] = (),
+        overtaken: Callable[[Name, int], bool] = lambda name, ts: False,
     ) -> Planner:
         return Planner(
             self.state.tables,
@@ -693,6 +727,7 @@ class Mirror:
             in_commit_order=self.gate.has_watermarks,
             applied=applied,
             topics=self.settings.topics,
+            overtaken=overtaken,
         )
 
     def _carry_out(

@@ -38,6 +38,10 @@ OWN_PLACE = (
     "lake (--rename)."
 )
 IN_PLACE = "Renamed in the lake, it is in the place of {other}."
+ROWS_BEFORE_RENAME = (
+    "Its rows arrived before the RENAME of {other}, which gave it its name. Mirror the feed again, "
+    "into another lake."
+)
 NOT_FROM_START = (
     "The feed does not have its CREATE TABLE, so rows from before the feed are missing."
 )
@@ -52,6 +56,10 @@ OLDER_KEY = (
 OLDER_ROWS = (
     "Rows from before {query} arrived after it, and the feed has no watermarks that would tell "
     "what they mean now. Mirror the feed again, into another lake."
+)
+NEWER_ROWS = (
+    "Rows from after {query} arrived before it, and the feed has no watermarks that would tell "
+    "what it means for them. Mirror the feed again, into another lake."
 )
 
 MOST_REASONS = 8
@@ -272,13 +280,16 @@ class Planner:
         in_commit_order: bool = True,
         applied: Iterable[Group] = (),
         topics: FeedTopics | None = None,
+        overtaken: Callable[[Name, int], bool] = lambda name, ts: False,
     ) -> None:
         """`completes` says that rows of which only the key came can be asked for.
 
         `unsupported` says why the lake cannot hold a table with such columns, or nothing.
         `in_commit_order` is False for a feed without watermarks. `applied` are the rows of the
         last instant that were applied in time; late copies of them are found by comparison.
-        `topics` is what the changefeed says about its topics.
+        `topics` is what the changefeed says about its topics. `overtaken` says whether rows of a
+        name from after an instant were applied by earlier steps; only a feed without watermarks
+        has such.
         """
         self._tables = tables
         self._book = book
@@ -294,6 +305,7 @@ class Planner:
         self._in_commit_order = in_commit_order
         self._applied = tuple(applied)
         self._topics = topics or FeedTopics()
+        self._overtaken = overtaken
         self._steps: list[Step] = []
         self._pending: dict[tuple[str, str], list[Group]] = {}
         self.touched: set[Name] = set()
@@ -321,7 +333,7 @@ class Planner:
                 self._arrange(statements, segment)
                 each = statements[segment]
                 if isinstance(each, PastEffect):
-                    self._pass(each)
+                    self._pass(each, statements[segment + 1 :])
                 else:
                     self._statement(each)
         for folded in sorted(self._pending):
@@ -348,7 +360,7 @@ class Planner:
             for each, position in zip(arranged, positions, strict=True)
         ]
 
-    def _pass(self, past: PastEffect) -> None:
+    def _pass(self, past: PastEffect, later: Sequence[Statement | PastEffect]) -> None:
         """Sends rows where a statement that was carried out earlier has sent their table."""
         groups = self._pending.pop(past.name.folded, [])
         if not groups or past.kind is PastKind.EMPTIED:
@@ -356,9 +368,18 @@ class Planner:
         if past.new_name is not None:
             self._pending.setdefault(past.new_name.folded, []).extend(groups)
             return
-        table = self._tables.get(past.name.folded)
+        table = self._heir(past.name, later)
         if table is not None and table.status is Status.MIRRORED:
             self._stop(table, OLDER_ROWS.format(query=past.what), self._target)
+
+    def _heir(self, name: Name, later: Sequence[Statement | PastEffect]) -> Table | None:
+        """The table that had a name before later effects; None if it was emptied or dropped."""
+        for each in later:
+            if isinstance(each, PastEffect) and each.name.folded == name.folded:
+                if each.kind is PastKind.EMPTIED:
+                    return None
+                name = each.new_name or name
+        return self._tables.get(name.folded)
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -528,9 +549,32 @@ class Planner:
                 self.touched.add(effect.new_name)
             self._remember(effect, said)
             if self._routes.wants(effect.name):
-                self._effect(effect, statement.position)
+                if effect.kind in _PAST_KINDS and self._overtaken(effect.name, said.commit_ts):
+                    self._stop_overtaken(effect, statement.position)
+                else:
+                    self._effect(effect, statement.position)
             elif effect.new_name is not None and self._routes.wants(effect.new_name):
                 self._come_in(effect, statement.position)
+
+    def _stop_overtaken(self, effect: Effect, position: Position) -> None:
+        """Stops the tables of a statement that rows from after it have overtaken.
+
+        A dropped table stays, stopped: the rows were those of the next one with its name.
+        """
+        reason = NEWER_ROWS.format(query=effect.change.what)
+        self._pending.pop(effect.name.folded, None)
+        table = self._tables.get(effect.name.folded)
+        if table is not None:
+            self._stop(table, reason, position)
+        if effect.new_name is not None and self._routes.wants(effect.new_name):
+            self._clear(effect.new_name, position)
+            self._stop(self._unmirrored(effect), reason, position)
+
+    def _clear(self, name: Name, position: Position) -> None:
+        """Drops what has a name that another table gets."""
+        table = self._tables.get(name.folded)
+        if table is not None:
+            self._drop(table, position)
 
     def _there(self) -> list[Name]:
         return [table.name for table in self._tables.values() if not table.gone]
@@ -602,9 +646,10 @@ class Planner:
 
     def _created(self, table: Table | None, effect: Effect, position: Position) -> None:
         after = effect.change.after
-        if table is not None and (
-            table.status is Status.STOPPED or (table.gone and not self._policy.keeps)
-        ):
+        is_stopped = table is not None and table.status is Status.STOPPED
+        if is_stopped and not self._in_commit_order:
+            return  # what was dropped is not here: rows of this very table arrived before it
+        if table is not None and (is_stopped or (table.gone and not self._policy.keeps)):
             self._drop(table, position)
             table = None
         elif table is not None and table.missing:
@@ -612,6 +657,7 @@ class Planner:
         if after is None:
             return
         if table is None:
+            self._book.put(after)
             self._create(effect.name, after, position)
         elif table.gone:
             # The rows that were kept stay: the new table goes on in the old one.
@@ -641,6 +687,7 @@ class Planner:
         names = self._places(table.name)
         self._steps.append(Evolve(table, position, names, before=table.schema, change=change))
         table.schema, table.missing = after, ""
+        self._book.put(after)  # so that later statements do not begin with what the rows told
         return table
 
     def _create(self, name: Name, schema: TableSchema, position: Position) -> Table:
@@ -698,6 +745,9 @@ class Planner:
         self._make_room(effect, position)
         obstacle = self._obstacle(effect.new_name, but=table)
         if obstacle:
+            if effect.new_name.folded in self._tables:
+                obstacle = ROWS_BEFORE_RENAME.format(other=effect.name)
+                self._clear(effect.new_name, position)
             self._drop(table, position)
             self._stop(self._unmirrored(effect), obstacle, position)
             return

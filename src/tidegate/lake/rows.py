@@ -22,7 +22,7 @@ from tidegate.model import Column as SchemaColumn
 from tidegate.model import TableSchema
 from tidegate.model.types import MOMENTS, REALS
 from tidegate.spark.tables import is_marked
-from tidegate.spark.types import UTC, from_text, spark_type
+from tidegate.spark.types import UTC, from_text, spark_type, to_text
 
 BY_COMMIT = "commit"
 """Changes of a key follow each other by commit_ts."""
@@ -200,7 +200,8 @@ class RowReader:
         """The text of a column of the key: the same for all that is the same in the lake."""
         text, column = self._text(values, shape, name), self.schema.column(name)
         if column is not None and column.code in REALS:
-            return (from_text(column, text, self.zone) + F.lit(0)).cast("string")  # -0 is 0
+            number = from_text(column, text, self.zone) + F.lit(0)  # 0 and -0 are one key
+            return to_text(column, number.cast(spark_type(column)), self.zone)
         if column is None or column.code not in MOMENTS:
             return text
         is_none = from_text(column, text, self.zone).isNull() & text.isNotNull()

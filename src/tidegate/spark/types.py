@@ -396,6 +396,13 @@ def from_text_array(
     return found.cast(target)
 
 
+def real_texts(values: pa.Array) -> pa.Array:
+    """The texts of FLOAT or DOUBLE values, as `from_text_array` reads them: without an exponent."""
+    write = format_float if pa.types.is_float32(values.type) else format_double
+    texts = [None if value is None else write(value) for value in values.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
 def _texts_at(values: pa.StringArray, at: pa.Int32Array | None, place: int) -> pa.StringArray:
     if at is None:
         return values
