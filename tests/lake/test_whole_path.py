@@ -272,7 +272,7 @@ def test_renames_of_one_commit_in_several_topics_go_by_what_they_depend_on(spark
     for topic, old, new in renames:
         ts = 3 if new in "bc" else 4
         story += to(topic, say(ts, f"d.{new}", f"RENAME TABLE `d`.`{old}` TO `d`.`{new}`"), mark(5))
-    feed.add(story)
+    feed.add([*to("main", ddl(1, "CREATE DATABASE `d`", ""), mark(5)), *story])
     rows = {name: feed.rows(f"d.{name}") for name in ("a", "b", "c", "x", "y", "tmp")}
     row = [[(str(number),) * 2] for number in range(4)]
     assert rows == {"a": None, "b": row[0], "c": row[1], "x": row[3], "y": row[2], "tmp": None}
