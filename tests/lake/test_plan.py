@@ -565,6 +565,15 @@ def test_truncate_makes_an_incomplete_table_whole_and_drop_and_create_too():
         assert lake.table.state() is State.MIRRORED
 
 
+@pytest.mark.parametrize(("table", "state"), [("t", State.STOPPED), ("", State.INCOMPLETE)])
+def test_a_table_recovered_by_job_is_not_exact_whether_or_not_the_feed_names_it(table, state):
+    lake = unmade("id", names=("id", "v"))
+    told = ["DROP TABLE t", "RECOVER TABLE BY JOB 5"]
+    recovered = [statement(5, told[0]), statement(6, told[1], table=table)]
+    lake.plan([statement(1, CREATE), *recovered], [group(1), group(3, first_ts=7)])
+    assert lake.table.state() is state
+
+
 def test_a_rename_carries_over_that_a_table_is_incomplete():
     lake = unmade("id")
     lake.plan([statement(5, "RENAME TABLE t TO u")], [group(0)])

@@ -195,7 +195,7 @@ def _from_kafka(
 ) -> DataFrame:
     chosen = {
         **feed.kafka_options(),
-        **topic_options(feed),
+        **_of_whole_names(topic_options(feed)),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         "maxRecordsPerPartition": str(MAX_PER_TASK),
         **_FETCHING,
@@ -247,7 +247,15 @@ def bounded_topics(feed: ChangefeedConfig, also: Iterable[str] = ()) -> dict[str
             matched = TableFilter.parse(rule.matcher, case_sensitive=case).in_topics()
             by_filter, by_rule = (_names(rule.topic, each) for each in (wanted, matched))
             parts.append(f"(?=(?:{by_filter})$)(?:{by_rule})")
-    return {"subscribePattern": "|".join(dict.fromkeys(parts))}
+    return _of_whole_names({"subscribePattern": "|".join(dict.fromkeys(parts))})
+
+
+def _of_whole_names(options: Mapping[str, str]) -> dict[str, str]:
+    """The options with a pattern for whole names: Spark looks for it anywhere in a name."""
+    return {
+        name: f"^(?:{value})$" if name == "subscribePattern" else value
+        for name, value in options.items()
+    }
 
 
 def _names(expression: TopicExpression, tables: Iterable[tuple[str, str]]) -> str:
