@@ -14,6 +14,8 @@ import pytest
 
 from tests.feed.test_replay import SNAPSHOT, STOPPED, Source, decoded
 from tests.lake.test_late import Script
+from tests.model_check.golden_feeds import golden_feed
+from tests.model_check.sender import Cut, deliveries
 from tests.support import corpus
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
 from tidegate.lake.maintenance import maintain, obstacle
@@ -23,17 +25,19 @@ from tidegate.model.sql import quoted
 from tidegate.model.types import MySQLType
 
 PARTITIONS = [("", number) for number in range(3)]
-# Feeds of every protocol and in how many parts they come; all of them with TIDEGATE_ALL=1 (with
-# Delta in test_sources.py).
+# Feeds of every protocol and how they are cut; all of them with TIDEGATE_ALL=1 (with Delta in
+# test_sources.py).
 CHOSEN = {
-    ("bank.open.b16.stream", "iceberg"): 3,
-    ("bank.canal.ext.stream", "delta"): 1,
-    ("bank.craft.b16.stream", "iceberg"): 1,
-    ("ddl.simple.json.stream", "iceberg"): 2,
+    ("bank.open.b16.stream", "iceberg"): Cut(4, seed=1, skew=True, restarts=True),
+    ("bank.canal.ext.stream", "delta"): Cut(1),
+    ("bank.craft.b16.stream", "iceberg"): Cut(2, seed=2),
+    ("ddl.simple.json.stream", "iceberg"): Cut(3, seed=3, skew=True),
 }
 SLOW_DROPS = [("applied", "delta")] if os.environ.get("TIDEGATE_ALL") else []
 if os.environ.get("TIDEGATE_ALL"):
-    CHOSEN |= {(variant.name, "iceberg"): 2 for variant in SNAPSHOT}
+    CHOSEN |= {
+        (variant.name, "iceberg"): Cut(3, seed, skew=True) for seed, variant in enumerate(SNAPSHOT)
+    }
 
 
 def check(lake, mirror, variant, at):
@@ -50,12 +54,15 @@ def check(lake, mirror, variant, at):
 
 @pytest.mark.parametrize(("name", "table_format"), CHOSEN)
 def test_the_tables_are_those_of_the_source_at_every_instant(spark, tmp_path, name, table_format):
-    variant = corpus.variant(name)
+    """However the feed is cut, at whatever speed each partition is read."""
+    variant, feed, cut = corpus.variant(name), golden_feed(name), CHOSEN[name, table_format]
     lake = new_lake(spark, tmp_path, table_format)
     mirror = Mirror(lake)
     instants = []
-    for part in in_chunks(decoded(name), CHOSEN[name, table_format]):
-        fill(lake, part)
+    for delivery in deliveries(feed.sent(), feed, cut):
+        fill(lake, feed.decode(delivery.messages))
+        if cut.restarts:
+            mirror = Mirror(lake)
         while mirror.step(PARTITIONS):
             instants.append(mirror.state.applied_ts)
     assert mirror.state.applied_ts == mirror.gate.resolved_ts > 0
