@@ -75,11 +75,11 @@ $(PACKAGES_IN): constraints.txt pyproject.toml | $(TOOLS_IN) $(BUILT)
 	@touch $@
 
 .PHONY: jars
-jars: $(JARS_IN) ## fetch the jars of Spark's connectors and of a Kafka broker (Maven); skipped where there
+jars: $(JARS_IN) ## fetch the jars of Spark's connectors and of the test servers (Maven); skipped where there
 
 $(JARS_IN): src/tidegate/spark/jars.py | $(PACKAGES_IN)
-	@echo "jars: fetching the jars of Spark's connectors and of a Kafka broker into .jars"
-	@$(RUN) -m tidegate.spark.jars .jars --broker
+	@echo "jars: fetching the jars of Spark's connectors and of the test servers into .jars"
+	@$(RUN) -m tidegate.spark.jars .jars --s3 --s3a --postgresql --test-servers
 	@touch $@
 
 .PHONY: kafka
@@ -132,6 +132,10 @@ bench-spark: setup jars ## measure reading a feed with Spark, from a real Kafka;
 bench-memory: setup jars ## stream five million changes with Spark and watch its memory; ARGS is passed on
 	@$(RUN) -m bench.spark_memory $(ARGS)
 
+.PHONY: bench-backlog
+bench-backlog: setup jars ## measure what a backlog costs the driver; ARGS is passed on
+	@$(RUN) -m bench.backlog $(ARGS)
+
 .PHONY: bench-lake
 bench-lake: setup jars ## measure mirroring a feed into a lake beside scripts by hand; ARGS is passed on
 	@$(RUN) -m bench.lake $(ARGS)
@@ -163,4 +167,5 @@ $(PORTABLE)/.built $(SANITIZED)/.built: $(PACKAGE_FROM) | $(BUILT)
 clean: ## remove what was compiled, and caches; .venv stays
 	rm -rf build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	rm -f src/tidegate/wire/*.c src/tidegate/wire/*.so
+	rm -f src/tidegate/upstream/dump/*.c src/tidegate/upstream/dump/*.so
 	find src tests bench fuzz -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

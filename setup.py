@@ -1,4 +1,4 @@
-"""Builds the compiled half of tidegate.wire: one extension for each .pyx there.
+"""Builds the compiled modules: one extension for each .pyx of wire and of upstream/dump.
 
 TIDEGATE_PORTABLE=1 leaves the x86 vector paths out. TIDEGATE_SANITIZE=1 adds AddressSanitizer.
 TIDEGATE_COMPILED=1 compiles nothing: for an editable install after `build_ext --inplace`.
@@ -23,9 +23,14 @@ if os.environ.get("TIDEGATE_SANITIZE") == "1":
     link_args = ["-fsanitize=address,undefined"]
 
 headers = [str(path) for path in Path("src/tidegate/wire").glob("*.h")]
+sources = [
+    path
+    for folder in ("wire", "upstream/dump")
+    for path in sorted(Path("src/tidegate", folder).glob("*.pyx"))
+]
 extensions = [
     Extension(
-        f"tidegate.wire.{path.stem}",
+        ".".join(path.with_suffix("").parts[1:]),
         [str(path)],
         include_dirs=["src/tidegate/wire"],
         depends=headers,
@@ -33,7 +38,7 @@ extensions = [
         extra_link_args=link_args,
         define_macros=macros,
     )
-    for path in sorted(Path("src/tidegate/wire").glob("*.pyx"))
+    for path in sources
 ]
 
 # The guard is for cythonize's worker processes, which may import this file again.

@@ -11,8 +11,8 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from tests.support.kafka import Broker
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.workload import Workload, workload
 
 PARTITIONS = 3

@@ -17,8 +17,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.feeds import PARTITIONS, uri
 from bench.paced import RATE
-from tidegate.lake import Feed, Lake, LakePlace, MirrorRun, Progress, session_settings
-from tidegate.spark import changes, session
+from tidegate.lake import Lake, LakePlace, MirrorRun, Progress, session_settings
+from tidegate.lake.job.settings import LakeSettings
+from tidegate.lake.job.source import open_feed
+from tidegate.spark import session
 
 TOPIC = "following"
 PATIENCE = 60
@@ -67,9 +69,8 @@ def main() -> None:
     place = LakePlace(f"{folder}/{TOPIC}")
     spark = session("following", master="local[2]", settings=session_settings(place, "iceberg"))
     lake, watch, told = Lake.create(spark, place), Watch(), Path(folder, "sent.txt")
-    run = MirrorRun(
-        lake, Feed(changes(spark, uri(address, TOPIC)), {"topic": TOPIC}), on_progress=watch
-    )
+    feed = open_feed(spark, LakeSettings(source=uri(address, TOPIC)))
+    run = MirrorRun(lake, feed, on_progress=watch)
     with told.open("w") as output:
         command = [sys.executable, "-m", "bench.paced", address, TOPIC, str(rows)]
         sender = subprocess.Popen(command, stdout=output)

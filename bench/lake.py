@@ -3,7 +3,11 @@
 Real Kafka, three partitions, sysbench rows of 20 columns as Canal-JSON with the whole old row, two
 cores for Spark. Every contestant starts cold in a process of its own, one after the other.
 
-  scripts    one table, by Tidegate and by the scripts of `bench.script`: ratios are what counts
+  scripts    one table, by Tidegate and by the scripts of `bench.script`: ratios are what counts.
+             Iceberg in a local folder, Iceberg in a REST catalog with files in S3, Delta;
+             --contestants chooses among them
+  steps      many small steps: the CPU that they take in a local folder and with REST + S3
+  parts      CPU per message of each part of an ingest task, in one process without Spark
   tables     the same number of changes in one table and in twenty
   flat       what an event costs in a short feed and in one fifty times as long
   following  a feed that goes on at 2,000 changes a second: from commit to readable
@@ -18,14 +22,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench.feeds import produce
+from bench.places import LOCAL, REST, Places, places
 from tests.support.kafka import Broker, broker
 
 KEYS = 100_000
+STEPS = 40
+
+CONTESTANTS = {
+    "tidegate": ("bench.mirrored", LOCAL, "iceberg"),
+    "tidegate-rest": ("bench.mirrored", REST, "iceberg"),
+    "tidegate-delta": ("bench.mirrored", LOCAL, "delta"),
+    "script": ("bench.script", LOCAL, "iceberg"),
+    "script-rest": ("bench.script", REST, "iceberg"),
+    "script-delta": ("bench.script", LOCAL, "delta"),
+}
+"""Module, place and format of each."""
+WANTED = (
+    ("seconds", "script", "tidegate", ">=", 3.0),
+    ("seconds", "script-delta", "tidegate", ">=", 5.0),
+    ("seconds", "script-rest", "tidegate-rest", ">=", 2.5),
+    ("seconds", "script-delta", "tidegate-delta", ">=", 2.0),
+    ("cpu", "tidegate-rest", "tidegate", "<=", 1.3),
+)
+"""What one contestant may take, in times of what another takes."""
 
 
 def run(module: str, *arguments: str) -> str:
@@ -38,36 +63,97 @@ def run(module: str, *arguments: str) -> str:
     return found.stdout.strip().splitlines()[-1]
 
 
-def mirrored(kafka: Broker, topic: str, folder: Path) -> dict[str, Any]:
+def mirrored(kafka: Broker, topic: str, here: Places) -> dict[str, Any]:
     """A feed by Tidegate."""
-    found: dict[str, Any] = json.loads(
-        run("bench.mirrored", kafka.address, topic, str(folder / topic))
-    )
+    return contestant(kafka, topic, here, "tidegate")
+
+
+def contestant(
+    kafka: Broker, topic: str, here: Places, name: str, conf: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A feed by one of the contestants; `conf` are settings of Spark for Tidegate."""
+    module, kind, table_format = CONTESTANTS[name]
+    place = here.new(kind, table_format)
+    if conf and name.startswith("tidegate"):
+        place = replace(place, settings={**place.settings, **conf})
+    found: dict[str, Any] = json.loads(run(module, kafka.address, topic, place.to_text()))
     return found
 
 
-def scripts(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
+def scripts(
+    kafka: Broker,
+    folder: Path,
+    rows: int,
+    chosen: Sequence[str] = tuple(CONTESTANTS),
+    conf: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Tidegate beside the scripts."""
     sent = produce(kafka, "bench", rows, KEYS)
-    ours = mirrored(kafka, "bench", folder)
-    print(f"{sent:,} messages by tidegate: {ours['seconds']:.1f} s", flush=True)
-    results: dict[str, Any] = {"messages": sent, "tidegate": ours}
-    for table_format in ("iceberg", "delta"):
-        place = folder / table_format
-        place.mkdir()
-        text = run("bench.script", kafka.address, "bench", str(place), table_format)
-        seconds, there = text.split()
-        ratio = float(seconds) / ours["seconds"]
-        results[table_format] = {"seconds": float(seconds), "rows": int(there), "ratio": ratio}
-        print(f"by the script with {table_format}: {seconds} s, {ratio:.2f} × ours", flush=True)
+    results: dict[str, Any] = {"messages": sent}
+    print(f"{sent:,} messages", flush=True)
+    with places(folder, remote=any(CONTESTANTS[name][1] == REST for name in chosen)) as here:
+        for name in chosen:
+            found = results[name] = contestant(kafka, "bench", here, name, conf)
+            shown = [f"{found['seconds']:.1f} s", f"{found['cpu']:.1f} s of CPU"]
+            shown += [
+                f"{part} {found[part]}" for part in ("start", "ingest", "apply") if part in found
+            ]
+            print(f"{name}: {', '.join(shown)}", flush=True)
+    if len({results[name]["rows"] for name in chosen}) > 1:
+        sys.exit("The contestants have different numbers of rows.")
+    results["ratios"] = ratios(results, WANTED)
     return results
+
+
+def ratios(
+    results: Mapping[str, Any], wanted: Iterable[tuple[str, str, str, str, float]]
+) -> dict[str, float]:
+    """Prints and gives how many times as much contestants took, beside what is wanted."""
+    found = {}
+    for unit, name, other, sign, bound in wanted:
+        if name in results and other in results:
+            ratio = round(results[name][unit] / results[other][unit], 2)
+            fine = ratio >= bound if sign == ">=" else ratio <= bound
+            print(
+                f"{unit}: {name} {ratio:.2f} × {other}; wanted {sign} {bound}"
+                f"{'' if fine else ': MISSED'}",
+                flush=True,
+            )
+            found[f"{unit}: {name} / {other}"] = ratio
+    return found
+
+
+def steps(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
+    """Many small steps here and there."""
+    results: dict[str, Any] = {}
+    with places(folder, remote=True) as here:
+        for name, kind in (("tidegate", LOCAL), ("tidegate-rest", REST)):
+            arguments = kafka.address, here.new(kind).to_text(), str(rows)
+            found = results[name] = json.loads(run("bench.stepwise", *arguments))
+            print(
+                f"{name}: {found['steps']} steps, {found['seconds']:.1f} s, {found['cpu']:.1f} s of "
+                f"CPU, {found['cpu of steps']:.1f} without the start",
+                flush=True,
+            )
+    wanted = [(unit, "tidegate-rest", "tidegate", "<=", 1.3) for unit in ("cpu", "cpu of steps")]
+    results["ratios"] = ratios(results, wanted)
+    return results
+
+
+def parts(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
+    """The parts of an ingest task."""
+    produce(kafka, "parts", rows, rows // 20)
+    found: dict[str, Any] = json.loads(run("bench.parts", kafka.address, "parts", str(folder)))
+    print(f"µs of CPU a message: {found}", flush=True)
+    return found
 
 
 def tables(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
     """One table beside twenty."""
     produce(kafka, "one", rows, KEYS)
     produce(kafka, "twenty", rows, KEYS // 20, tables=20)
-    found = {topic: mirrored(kafka, topic, folder) for topic in ("one", "twenty")}
+    with places(folder, remote=False) as here:
+        found = {topic: mirrored(kafka, topic, here) for topic in ("one", "twenty")}
     ratio = found["twenty"]["seconds"] / found["one"]["seconds"]
     print(f"{rows:,} changes of twenty tables take {ratio:.2f} × the time of one", flush=True)
     return {**found, "ratio": ratio}
@@ -76,13 +162,14 @@ def tables(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
 def flat(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
     """A short feed beside a long one."""
     results: dict[str, Any] = {}
-    for count in (rows // 50, rows):
-        topic = f"feed{count}"
-        produce(kafka, topic, count, KEYS)
-        found = mirrored(kafka, topic, folder)
-        found["us"] = (found["seconds"] - found["start"]) / count * 1e6
-        results[str(count)] = found
-        print(f"{count:,} changes: {found['us']:.1f} µs each, {found['MiB']}", flush=True)
+    with places(folder, remote=False) as here:
+        for count in (rows // 50, rows):
+            topic = f"feed{count}"
+            produce(kafka, topic, count, KEYS)
+            found = mirrored(kafka, topic, here)
+            found["us"] = (found["seconds"] - found["start"]) / count * 1e6
+            results[str(count)] = found
+            print(f"{count:,} changes: {found['us']:.1f} µs each, {found['MiB']}", flush=True)
     return results
 
 
@@ -104,6 +191,8 @@ def large(kafka: Broker, folder: Path, rows: int) -> dict[str, Any]:
 
 CASES: dict[str, tuple[Callable[[Broker, Path, int], dict[str, Any]], int]] = {
     "scripts": (scripts, 2_000_000),
+    "steps": (steps, STEPS),
+    "parts": (parts, 400_000),
     "tables": (tables, 1_000_000),
     "flat": (flat, 5_000_000),
     "following": (following, 480_000),
@@ -117,7 +206,21 @@ def main() -> None:
         prog="bench.lake", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("cases", nargs="*", default=list(CASES))
-    parser.add_argument("--rows", type=int, help="changes, for a shorter run")
+    parser.add_argument("--rows", type=int, help="changes (`steps`: steps), for a shorter run")
+    parser.add_argument(
+        "--contestants",
+        nargs="+",
+        choices=CONTESTANTS,
+        default=list(CONTESTANTS),
+        help="of the case scripts: who takes part, in this order",
+    )
+    parser.add_argument(
+        "--spark-conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark for Tidegate's sessions of the case scripts",
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
@@ -125,7 +228,12 @@ def main() -> None:
         work, rows = CASES[case]
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="bench-lake-") as folder, broker() as kafka:
-            results[case] = work(kafka, Path(folder), arguments.rows or rows)
+            size = arguments.rows or rows
+            if case == "scripts":
+                conf = dict(text.split("=", 1) for text in arguments.spark_conf)
+                results[case] = scripts(kafka, Path(folder), size, arguments.contestants, conf)
+            else:
+                results[case] = work(kafka, Path(folder), size)
         print(f"{case}: done after {time.monotonic() - started:.0f} s", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")

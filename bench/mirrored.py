@@ -1,7 +1,8 @@
 """A feed by Tidegate, with everything switched on.
 
-`python -m bench.mirrored BROKER TOPIC FOLDER` mirrors until caught up and prints, as JSON, its
-seconds, the rows of the tables, where the time went, and the most memory that the driver took.
+`python -m bench.mirrored BROKER TOPIC PLACE` mirrors until caught up and prints, as JSON, its
+seconds, the CPU of its processes, the rows of the tables, where the time went, and the most memory
+that the processes took. PLACE is a `bench.places.BenchPlace`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import threading
 import time
 
 from bench.feeds import uri
-from bench.processes import ROLES, usage
-from tidegate.lake import Feed, Lake, LakePlace, MirrorRun, session_settings
-from tidegate.spark import changes, session
-
-MAX_PER_TRIGGER = 500_000
+from bench.places import BenchPlace
+from bench.processes import ROLES, cpu_by_role, usage
+from tidegate.lake import Lake, MirrorRun
+from tidegate.lake.changelog.ingest import warm_up
+from tidegate.lake.job.settings import LakeSettings
+from tidegate.lake.job.source import open_feed
+from tidegate.spark import session
 
 
 class Watch(threading.Thread):
@@ -48,24 +51,26 @@ class Watch(threading.Thread):
 
 def main() -> None:
     """Mirrors until caught up."""
-    broker, topic, folder = sys.argv[1:4]
+    broker, topic = sys.argv[1:3]
+    place = BenchPlace.from_text(sys.argv[3])
     started = time.monotonic()
-    place = LakePlace(folder)
-    spark = session("mirrored", master="local[2]", settings=session_settings(place, "iceberg"))
+    spark = session("mirrored", master="local[2]", settings=place.spark())
     watch = Watch()
     watch.start()
-    lake = Lake.create(spark, place)
-    messages = changes(spark, uri(broker, topic), max_per_trigger=MAX_PER_TRIGGER)
-    feed = Feed(messages, {"topic": topic})
+    warm_up(spark)
+    lake = Lake.create(spark, place.of_lake, place.table_format)
+    feed = open_feed(spark, LakeSettings(source=uri(broker, topic)))
     opened = time.monotonic()
     progress = MirrorRun(lake, feed).once()
     seconds = time.monotonic() - started
-    memory = watch.told()
+    memory, cpu = watch.told(), cpu_by_role()
     found = {str(name): rows.count() for name, rows in lake.snapshot().items()}
     print(
         json.dumps(
             {
                 "seconds": round(seconds, 2),
+                "cpu": round(sum(cpu.values()), 2),
+                "cpu by process": cpu,
                 "rows": sum(found.values()),
                 "tables": len(found),
                 "start": round(opened - started, 2),

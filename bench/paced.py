@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 from bench.feeds import put, sender
-from tidegate.feed.gate import ROW_KINDS
+from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.model.tso import tso_from_ms
 from tidegate.workload import workload
 

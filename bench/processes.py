@@ -39,6 +39,11 @@ def usage() -> dict[str, Usage]:
     return found
 
 
+def cpu_by_role() -> dict[str, float]:
+    """Seconds of CPU so far, by role."""
+    return {role: round(of_role.cpu, 2) for role, of_role in usage().items()}
+
+
 def cpu() -> float:
     """Seconds of CPU that Spark has taken so far, in all its processes."""
     return sum(of_role.cpu for of_role in usage().values())

@@ -1,13 +1,14 @@
 """What a user would write today: from_json with a schema by hand, the last change of each key of a
 batch, MERGE in foreachBatch. Knows one table, no DDL, no watermark, no re-send.
 
-`python -m bench.script BROKER TOPIC FOLDER delta|iceberg MESSAGES` prints its seconds. Tuned as well
-as is known: results persisted, as many shuffle partitions as cores, deletion vectors (Delta), format
+`python -m bench.script BROKER TOPIC PLACE` prints its seconds, its CPU and the rows of the table, as
+JSON; PLACE is a `bench.places.BenchPlace`. Tuned as well as is known: results persisted, as many shuffle partitions as cores, deletion vectors (Delta), format
 version 3 and merge-on-read (Iceberg).
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from bench.places import CATALOG, BenchPlace
+from bench.processes import cpu_by_role
 from tidegate.spark import session
 
 TRIGGER = 100_000
@@ -76,27 +79,33 @@ def typed(raw: DataFrame) -> DataFrame:
     )
 
 
-def settings(folder: Path, table_format: str) -> dict[str, str]:
+def settings(place: BenchPlace) -> dict[str, str]:
     """Spark's settings for the tables."""
-    chosen = {"spark.sql.shuffle.partitions": "2"}
-    if table_format == "delta":
+    chosen = {"spark.sql.shuffle.partitions": "2", **place.settings}
+    if place.table_format == "delta":
         return chosen | {"spark.databricks.delta.snapshotPartitions": "2"}
-    catalog = "spark.sql.catalog.bench"
+    if place.catalog is not None:
+        return chosen
+    catalog = f"spark.sql.catalog.{CATALOG}"
     return chosen | {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.type": "hadoop",
-        f"{catalog}.warehouse": str(folder / "warehouse"),
+        f"{catalog}.warehouse": f"{place.folder}/warehouse",
     }
 
 
-def create(spark: SparkSession, folder: Path, table_format: str) -> str:
+def create(spark: SparkSession, place: BenchPlace) -> str:
     """The table; its name."""
     columns = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+    table_format = place.table_format
     if table_format == "delta":
-        name = f"delta.`{folder / 'table'}`"
+        name = f"delta.`{place.folder}/table`"
         properties = "'delta.enableDeletionVectors' = 'true'"
     else:
-        name = "bench.db.sbtest1"
+        # By the name of its place: contestants share a catalog.
+        database = f"{CATALOG}.db_{Path(place.folder).name}"
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {database}")
+        name = f"{database}.sbtest1"
         modes = (f"'write.{work}.mode' = 'merge-on-read'" for work in ("merge", "update", "delete"))
         properties = ", ".join(("'format-version' = '3'", *modes))
     spark.sql(f"CREATE TABLE {name} ({columns}) USING {table_format} TBLPROPERTIES ({properties})")
@@ -105,11 +114,11 @@ def create(spark: SparkSession, folder: Path, table_format: str) -> str:
 
 def main() -> None:
     """Runs the script until it has caught up."""
-    broker, topic, place, table_format = sys.argv[1:5]
-    folder = Path(place)
+    broker, topic = sys.argv[1:3]
+    place = BenchPlace.from_text(sys.argv[3])
     started = time.monotonic()
-    spark = session("script", master="local[2]", settings=settings(folder, table_format))
-    table = create(spark, folder, table_format)
+    spark = session("script", master="local[2]", settings=settings(place))
+    table = create(spark, place)
 
     def merge(batch: DataFrame, number: int) -> None:
         row = F.struct("op", *TYPES)
@@ -133,18 +142,23 @@ def main() -> None:
     query = (
         changes(spark, broker, topic)
         .writeStream.foreachBatch(merge)
-        .option("checkpointLocation", str(folder / "checkpoint"))
+        .option("checkpointLocation", f"{place.folder}/checkpoint")
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
     seconds = time.monotonic() - started
-    target = (
-        spark.read.format("delta").load(str(folder / "table"))
-        if table_format == "delta"
-        else spark.table(table)
+    cpu = cpu_by_role()
+    print(
+        json.dumps(
+            {
+                "seconds": round(seconds, 2),
+                "cpu": round(sum(cpu.values()), 2),
+                "cpu by process": cpu,
+                "rows": spark.sql(f"SELECT * FROM {table}").count(),
+            }
+        )
     )
-    print(f"{seconds:.2f} {target.count()}")
     spark.stop()
 
 

@@ -1,4 +1,4 @@
-"""What several folders of tests share: one Spark session and one Kafka broker a run."""
+"""What several folders of tests share: one Spark session and one of each server a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support import postgres
     from tests.support.kafka import Broker
+    from tests.support.rest_catalog import RestCatalog
+    from tests.support.s3 import ObjectStore
 
 
 # A test is over before the JVM's second compiler has paid for itself. Also for the commands that
@@ -47,3 +50,35 @@ def kafka() -> Iterator[Broker]:
 
     with broker() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """The one S3 server of the test run, with a bucket `lake`."""
+    from tests.support.s3 import object_store
+
+    with object_store() as running:
+        running.create_bucket("lake")
+        yield running
+
+
+@pytest.fixture(scope="session")
+def rest_catalog(object_store: ObjectStore) -> Iterator[RestCatalog]:
+    """The one REST catalog of the test run; its tables are in the S3 server."""
+    from tests.support.rest_catalog import rest_catalog
+
+    object_store.create_bucket("warehouse")
+    with rest_catalog(object_store, "s3://warehouse/rest") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[postgres.Server]:
+    """The one PostgreSQL of the test run."""
+    from tests.support import postgres
+
+    try:
+        with postgres.server() as running:
+            yield running
+    except postgres.MissingServer as missing:
+        pytest.skip(str(missing))

@@ -1,11 +1,15 @@
 """Mistakes that need no Spark are found without it, and a run that read nothing leaves nothing."""
 
+import json
+import os
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 
 import click
+import pyarrow as pa
 import pytest
 
 from tests.cli.test_lake import CANAL, capture
@@ -14,8 +18,11 @@ from tests.support.kafka import free_port
 from tests.support.spark import fresh
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import making
-from tidegate.lake.lock import LOCK, lake_lock
-from tidegate.lake.settings import LakeSettings, recall
+from tidegate.lake.formats.base import Guard
+from tidegate.lake.formats.delta import DeltaLog
+from tidegate.lake.job.settings import LakeSettings, recall
+from tidegate.lake.lease import LeaseClock, LeaseEntry, LeaseOwner
+from tidegate.lake.storage.file_store import FileStore
 from tidegate.model import CaptureError, ConfigError, LakeError, SourceError
 
 FEED = {"topics": "shop", "protocol": "canal-json"}
@@ -83,19 +90,68 @@ def test_a_topic_of_another_protocol_is_refused_before_anything_is_read(kafka, l
     assert not lake.parent.exists()
 
 
-def test_another_feed_than_the_lakes_is_refused(lake):
+def test_another_feed_than_the_lakes_is_refused(lake, tmp_path):
     LakeSettings(folder=str(lake)).remember(FEED)
     with pytest.raises(LakeError, match="topics is 'shop', not 'bank'"):
         run("mirror", CANAL, "--lake", lake, "--once")
+    path = capture(tmp_path / "bank.parquet", rows=10)
+    with pytest.raises(LakeError, match=r"topics is 'shop', not the capture '.*bank\.parquet"):
+        run("mirror", path, "--lake", lake, "--once")
     assert sorted(each.name for each in lake.iterdir()) == ["lake.json"]
 
 
-def test_a_second_mirror_is_refused_and_takes_nothing_from_the_first(lake):
-    with lake_lock(lake):
-        (lake / "made by the first").touch()
-        with pytest.raises(LakeError, match="Another mirror"):
-            run("mirror", CANAL, "--lake", lake, "--once")
-        assert (lake / "made by the first").exists()
+def lease_in_iceberg(lake, text):
+    """What an embedded catalog has of a lease, without the rest of the lake."""
+    metadata = lake / "tables" / "_tidegate" / "lease.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(json.dumps({"properties": {"tidegate.lease": text}}))
+    changelog = f"file:{lake}/tables/_tidegate/changelog/metadata/1.json"
+    with closing(sqlite3.connect(lake / "catalog.db")) as catalog:
+        catalog.execute(
+            "CREATE TABLE iceberg_tables "
+            "(catalog_name, table_namespace, table_name, metadata_location)"
+        )
+        for name, location in (("changelog", changelog), ("lease", f"file:{metadata}")):
+            entry = ("tidegate", "_tidegate", name, location)
+            catalog.execute("INSERT INTO iceberg_tables VALUES (?, ?, ?, ?)", entry)
+        catalog.commit()
+
+
+def lease_in_delta(lake, text):
+    """A lease in the folder of a lake of Delta tables."""
+    folder, columns = (
+        str(lake / "tables" / "_tidegate" / "lease"),
+        pa.schema([("epoch", pa.int64())]),
+    )
+    DeltaLog.create(folder, columns, (), FileStore(), {})
+    log = DeltaLog("lease", folder, columns, (), (), FileStore, Guard)
+    log.set_properties({"tidegate.lease": text})
+
+
+@pytest.mark.parametrize(
+    ("format_name", "write"), [("iceberg", lease_in_iceberg), ("delta", lease_in_delta)]
+)
+def test_a_second_mirror_is_refused_and_takes_nothing_from_the_first(lake, format_name, write):
+    now = LeaseClock().now()
+    entry = LeaseEntry(4, LeaseOwner.new(), 60.0, now, "2026-11-18 10:00:00 UTC")
+    write(lake, entry.to_text())
+    LakeSettings(folder=str(lake), format=format_name).remember({})
+    there = sorted(lake.rglob("*"))
+    says = (
+        rf"Another mirror is at work on the lake .*: process {os.getpid()} on .* until 2026-11-18"
+    )
+    for command in (["mirror", CANAL, "--once"], ["maintain"], ["quarantine", "retry"]):
+        with pytest.raises(LakeError, match=says):
+            run(*command, "--lake", lake)
+    assert sorted(lake.rglob("*")) == there
+
+
+def test_a_lake_whose_owner_is_dead_is_not_refused(lake):
+    owner = replace(LeaseOwner.new(), pid=1 << 30)
+    entry = LeaseEntry(4, owner, 60.0, LeaseClock().now(), "2026-11-18 10:00:00 UTC")
+    lease_in_iceberg(lake, entry.to_text())
+    with making(LakeSettings(folder=str(lake))):
+        pass
 
 
 def test_a_lake_that_was_moved_is_refused(lake, tmp_path):
@@ -166,7 +222,7 @@ def test_what_was_read_stays(lake, fails):
                 raise OSError
     except OSError:
         pass
-    assert sorted(each.name for each in lake.iterdir()) == ["catalog.db", LOCK]
+    assert sorted(each.name for each in lake.iterdir()) == ["catalog.db"]
 
 
 def test_a_lake_is_bound_to_a_feed_only_when_one_is_remembered(lake):

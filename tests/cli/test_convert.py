@@ -6,11 +6,11 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from tests.changefeed.test_replay import differences
 from tests.cli.test_inspect import capture, tidegate
-from tests.feed.test_replay import differences
 from tests.support import corpus
 from tests.support.mirror import Mirror
-from tidegate.feed.gate import Gate
+from tidegate.changefeed.receive.gate import Gate
 from tidegate.wire import decode_batch, read_capture
 
 TARGETS = ("open-protocol", "canal-json", "simple", "craft")

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.mirror import Mirror
+from tidegate.changefeed.receive.gate import Gate
 from tidegate.cli.app import commands, main
 from tidegate.cli.source import open_source
-from tidegate.feed.gate import Gate
 from tidegate.wire import read_capture
 from tidegate.workload import workload
 

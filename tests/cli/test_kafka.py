@@ -21,10 +21,12 @@ from tests.support import corpus
 from tests.support.consumed import consumed
 from tests.support.kafka import free_port
 from tests.support.spark import fresh
-from tidegate.cli.kafka import Start, TopicReader, TopicWriter, client_settings
-from tidegate.feed.changefeed import OUTGOING_SCHEMA
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import OUTGOING_SCHEMA
+from tidegate.cli.kafka import parse_start
 from tidegate.model import ConfigError, SinkError, SourceError
+from tidegate.source.topic_reader import Start, TopicReader
+from tidegate.source.topic_writer import TopicWriter
 
 PYTHON = [sys.executable, "-m", "tidegate.cli"]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -195,41 +197,13 @@ def test_options_of_topics_are_refused_for_captures(tmp_path):
     ],
 )
 def test_starts_are_offsets_times_or_ages(offset, text, expected):
-    assert Start.parse(offset, text, NOW) == expected
+    assert parse_start(offset, text, NOW) == expected
 
 
 @pytest.mark.parametrize(("offset", "text"), [(1, "15m"), (None, "yesterday"), (None, "15")])
 def test_a_start_that_says_nothing_clear_is_refused(offset, text):
     with pytest.raises(click.UsageError):
-        Start.parse(offset, text, NOW)
-
-
-# --- the connection -------------------------------------------------------------------------------
-
-
-def settings(scheme="kafka", **parameters):
-    query = "".join(f"&{name.replace('_', '-')}={value}" for name, value in parameters.items())
-    uri = f"{scheme}://a:1,b:2/t?protocol=craft{query}"
-    return client_settings(ChangefeedConfig.from_uri(uri))
-
-
-def test_security_settings_are_those_of_the_sink_uri():
-    plain = {"bootstrap.servers": "a:1,b:2", "security.protocol": "PLAINTEXT", "log_level": 0}
-    assert settings() == plain
-    assert settings("kafka+ssl", ca="ca.pem", cert="c.pem", key="k.pem") == plain | {
-        "security.protocol": "SSL",
-        "ssl.ca.location": "ca.pem",
-        "ssl.certificate.location": "c.pem",
-        "ssl.key.location": "k.pem",
-    }
-    assert settings(
-        "kafka+ssl", sasl_mechanism="SCRAM-SHA-512", sasl_user="u", sasl_password="p"
-    ) == plain | {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanisms": "SCRAM-SHA-512",
-        "sasl.username": "u",
-        "sasl.password": "p",
-    }
+        parse_start(offset, text, NOW)
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -18,15 +18,16 @@ import pytest
 
 from tests.support.changing import Changing
 from tests.support.spark import fresh
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.cli.app import commands
 from tidegate.cli.bridge import _failure
-from tidegate.cli.lakes import java_reason
 from tidegate.cli.words import counted
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
 from tidegate.lake import Lake, LakePlace
-from tidegate.lake.run import READING, spark_failure
-from tidegate.model import ConfigError, LakeError
+from tidegate.lake.job.diagnosis import first_cause
+from tidegate.lake.job.run import READING, spark_failure
+from tidegate.model import ConfigError, LakeError, SourceError
+from tidegate.source.errors import TaskError
 from tidegate.wire import write_capture
 from tidegate.workload import workload
 
@@ -472,7 +473,7 @@ def test_filter_and_renames_by_a_file(tidegate, spark, folder):
     ],
 )
 def test_errors_of_the_file_name_the_setting(text, setting):
-    from tidegate.lake.settings import LakeSettings
+    from tidegate.lake.job.settings import LakeSettings
 
     with pytest.raises(ConfigError) as raised:
         LakeSettings.parse(text, "tidegate.toml")
@@ -481,7 +482,7 @@ def test_errors_of_the_file_name_the_setting(text, setting):
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path):
-    from tidegate.lake.settings import LakeSettings
+    from tidegate.lake.job.settings import LakeSettings
     from tidegate.spark.sources import toml_text
 
     path = tmp_path / "odd.toml"
@@ -528,11 +529,15 @@ def test_usage_errors_say_what_to_write(tidegate, arguments, says):
             "Job aborted.\nCaused by: a.B: outer\n\tat x\nCaused by: c.D: No space left\n\tat y",
             "c.D: No space left",
         ),
-        ("", "no reason is told"),
+        (
+            "An exception was thrown.\nTraceback (most recent call last):\n  File x\na.BError: no\n",
+            "a.BError: no",
+        ),
+        ("", "Exception"),
     ],
 )
 def test_of_javas_errors_the_first_cause_is_told(text, reason):
-    assert java_reason(text) == reason
+    assert first_cause(Exception(text)) == reason
 
 
 @pytest.mark.parametrize(
@@ -544,8 +549,18 @@ def test_of_javas_errors_the_first_cause_is_told(text, reason):
     ],
 )
 def test_what_ends_a_query_is_told_with_the_next_step(text, says):
-    """A mirror reads on after no gap, whatever a stream may do."""
-    for told in (_failure(Exception(text), "k"), spark_failure(READING, Exception(text), "lake")):
-        assert says in str(told)
-        assert "stack" not in str(told)
-    assert "fail_on_data_loss" not in str(spark_failure(READING, Exception(text), "lake"))
+    told = _failure(Exception(text), "k")
+    assert says in str(told)
+    assert "stack" not in str(told)
+
+
+def test_what_ends_a_task_is_told_with_the_next_step():
+    """Spark passes on the text of a task's error and nothing else."""
+    gone = SourceError("the topic 't'", "it does not exist", "Check its name")
+    text = f"Job aborted\n  {TaskError.of(gone)}\n\tat a stack"
+    told = spark_failure(READING, Exception(text), LakePlace("lake"))
+    assert isinstance(told, SourceError)
+    assert str(told) == str(gone)
+    other = spark_failure(READING, Exception("something else\n\tat a stack"), LakePlace("lake"))
+    assert "something else" in str(other)
+    assert "stack" not in str(other)

@@ -10,12 +10,12 @@ import pytest
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import check_instant
 from tidegate.cli.mirror import line, summarise, tell
-from tidegate.feed.tables import Name
-from tidegate.lake.format import LakePlace
-from tidegate.lake.plan import Status, Table
-from tidegate.lake.run import Progress
-from tidegate.lake.snapshots import MirrorState
+from tidegate.lake.apply.planner import Status, Table
+from tidegate.lake.formats.base import LakePlace
+from tidegate.lake.job.run import Progress
+from tidegate.lake.record import MirrorState, doubts_of
 from tidegate.model import LakeError, TableSchema
+from tidegate.sql.tables import Name
 
 TS = 470492979978043394
 MISSING = "Rows from before the feed are missing."
@@ -55,6 +55,7 @@ def lake_of(monkeypatch):
             snapshots=SimpleNamespace(
                 state=lambda: state,
                 at=lambda ts=None: snapshots,
+                doubts=lambda ts=None: doubts_of(tables, tables, ts),
                 instants=lambda: [(TS, datetime.now(UTC))],
             ),
             changelog=SimpleNamespace(waiting=lambda *_: {}),

@@ -1,4 +1,4 @@
-"""A lake in a local folder with a real Spark cluster: used if shared by all machines, else refused.
+"""A real Spark cluster: executors that cannot do the work are refused, killed ones are survived.
 
 A worker in a mount namespace of its own, with an empty file system over the lake's parent folder,
 is like another machine.
@@ -6,33 +6,38 @@ is like another machine.
 
 import json
 import os
+import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
-import pyspark
 import pytest
 
-from tests.support.kafka import free_port
+from tests.lake.test_sources import WorkloadFeed
+from tests.lake.test_submit import CATALOG, assert_mirrored
+from tests.support.cluster import cluster as spark_cluster
+from tests.support.cluster import may_hide
+from tests.support.processes import free_port
+from tests.support.rest_catalog import rest_catalog
 from tidegate.cli.app import commands
-from tidegate.lake.iceberg import CATALOG_FILE
-from tidegate.lake.lock import LOCK
-from tidegate.lake.probe import FOLDER
+from tidegate.lake import Lake, LakePlace
+from tidegate.lake.formats.iceberg import CATALOG_FILE
+from tidegate.lake.job.mirror import Mirror
+from tidegate.lake.job.probe import FOLDER
 
 # Four JVMs on a machine with two cores take more than a minute.
 pytestmark = pytest.mark.skipif(
     not os.environ.get("TIDEGATE_ALL"), reason="a cluster takes too long for every day"
 )
 ROWS = 50
-SPARK_HOME = Path(pyspark.__file__).parent
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-START_SECONDS = 60
-RUN_SECONDS = 240
+RUN_SECONDS = 400
 DRIVER = """
 import io, json, sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -50,91 +55,35 @@ for arguments in commands:
         print(json.dumps([end.code, said.getvalue()]))
 spark.stop()
 """
-OWN_MOUNT = 'mount -t tmpfs none "$0" && exec "$@"'
 
 
-@contextmanager
-def running(command, log):
-    """A process of Spark's that is stopped by its id."""
-    environment = os.environ | {
-        "SPARK_HOME": str(SPARK_HOME),
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+def session_settings(cluster, workers):
+    """The settings of a session that begins when all workers have joined."""
+    return {
+        **cluster.whole(workers),
+        "spark.executorEnv.PYTHONPATH": str(SOURCE),
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "768m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions": "2",
     }
-    with open(log, "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
-def wait_for(condition, process, log):
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        assert process.poll() is None, Path(log).read_text()
-        assert time.monotonic() < deadline, Path(log).read_text()
-        time.sleep(0.1)
-
-
-def spark_class(name, *arguments):
-    return [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-
-
-class Cluster:
-    """A standalone master; workers come and go."""
-
-    def __init__(self, folder, port):
-        self.folder = folder
-        self.master = f"spark://127.0.0.1:{port}"
-
-    @contextmanager
-    def worker(self, name, *, hidden=None):
-        """A worker with one core; it does not see what is below the folder `hidden`."""
-        command = spark_class(
-            "worker.Worker",
-            *("--cores", "1", "--memory", "1g", "--webui-port", "0"),
-            *("--work-dir", str(self.folder / name), self.master),
-        )
-        if hidden is not None:
-            command = ["unshare", "-m", "sh", "-c", OWN_MOUNT, str(hidden), *command]
-        log = self.folder / f"{name}.log"
-        with running(command, log) as process:
-            wait_for(lambda: b"Successfully registered" in log.read_bytes(), process, log)
-            yield
-
-    def run(self, workers, *commands):
-        """Runs commands of Tidegate in one session that begins when all workers have joined."""
-        settings = {
-            "spark.cores.max": str(workers),
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{START_SECONDS}s",
-            "spark.executorEnv.PYTHONPATH": str(SOURCE),
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.executor.memory": "768m",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-            "spark.sql.shuffle.partitions": "2",
-        }
-        given = [self.master, json.dumps(settings), json.dumps(commands)]
-        run = subprocess.run(
-            [sys.executable, "-c", DRIVER, *given],
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS,
-            env=os.environ
-            | {"PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable}
-            | {"SPARK_LOCAL_IP": "127.0.0.1"},
-        )
-        assert run.returncode == 0, run.stderr
-        return [Ended(*json.loads(line)) for line in run.stdout.splitlines()]
+def run(cluster, workers, *commands, **more):
+    """Runs commands of Tidegate in one session that begins when all workers have joined."""
+    settings = session_settings(cluster, workers) | more
+    given = [cluster.master, json.dumps(settings), json.dumps(commands)]
+    run = subprocess.run(
+        [sys.executable, "-c", DRIVER, *given],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        env=os.environ
+        | {"PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable}
+        | {"SPARK_LOCAL_IP": "127.0.0.1"},
+    )
+    assert run.returncode == 0, run.stderr
+    return [Ended(*json.loads(line)) for line in run.stdout.splitlines()]
 
 
 class Ended(NamedTuple):
@@ -142,23 +91,11 @@ class Ended(NamedTuple):
     said: str
 
 
-def is_listening(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    folder, port = tmp_path_factory.mktemp("cluster"), free_port()
-    command = spark_class(
-        "master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"
-    )
-    log = folder / "master.log"
-    with running(command, log) as process:
-        wait_for(lambda: is_listening(port), process, log)
-        cluster = Cluster(folder, port)
-        with cluster.worker("worker"):
-            yield cluster
+    folder = tmp_path_factory.mktemp("cluster")
+    with spark_cluster(folder) as running, running.worker("worker"):
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -181,36 +118,39 @@ def mirror(capture, lake, *options):
 def shared(cluster, capture, lakes):
     """A lake that the cluster has made in a folder that its only worker shares."""
     lake = lakes / "shared"
-    (ended,) = cluster.run(1, mirror(capture, lake))
+    (ended,) = run(cluster, 1, mirror(capture, lake))
     assert ended.code == 0, ended.said
     return lake
 
 
 @pytest.fixture(scope="module")
 def refused(cluster, capture, lakes, shared):
-    """Two runs with a second worker that does not share the folder: an old lake, a new one."""
-    mount = ["unshare", "-m", "sh", "-c", OWN_MOUNT, str(lakes), "true"]
-    if subprocess.run(mount, capture_output=True).returncode:
+    """Runs with a second worker that does not share the folder: an old lake, new ones."""
+    if not may_hide(lakes):
         pytest.skip("mounting in a namespace of its own is not permitted")
     before = contents(shared)
     with cluster.worker("other", hidden=lakes):
-        old, new = cluster.run(
+        ended = run(
+            cluster,
             2,
             mirror(capture, shared),
             mirror(capture, lakes / "parent" / "new", "--format", "delta"),
+            mirror(capture, "s3://bucket/named", "--catalog", "named"),
+            **{
+                "spark.sql.catalog.named": "org.apache.iceberg.spark.SparkCatalog",
+                "spark.sql.catalog.named.type": "hadoop",
+                "spark.sql.catalog.named.warehouse": str(lakes / "warehouse"),
+            },
         )
-    return old, new, before
+    return ended, before
 
 
 def contents(folder):
-    """The files of a lake, and what its catalog says, which SQLite may write in another form.
-
-    The lock has the process id of the last mirror.
-    """
+    """The files of a lake, and what its catalog says, which SQLite may write in another form."""
     with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog:
         tables = list(catalog.iterdump())
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    others = [each for each in files if each.name != LOCK and CATALOG_FILE not in each.name]
+    others = [each for each in files if CATALOG_FILE not in each.name]
     return tables, {path: path.read_bytes() for path in others}
 
 
@@ -227,12 +167,245 @@ def test_a_folder_that_all_executors_share_is_mirrored_into(spark, shared):
 
 
 def test_a_lake_that_one_executor_does_not_share_is_refused_and_stays_as_it_was(refused, shared):
-    old, _, before = refused
+    (old, _, _), before = refused
     assert_refused(old)
     assert contents(shared) == before
 
 
 def test_no_lake_is_made_in_a_folder_that_one_executor_does_not_share(refused, lakes):
-    _, new, _ = refused
+    (_, new, _), _ = refused
     assert_refused(new)
     assert not (lakes / "parent").exists()
+
+
+def test_a_catalog_with_a_local_warehouse_that_one_executor_does_not_share_is_refused(
+    refused, lakes
+):
+    (_, _, named), _ = refused
+    assert_refused(named)
+    assert not list((lakes / "warehouse").rglob("*.parquet"))
+    assert not (lakes / "warehouse" / "_tidegate").exists()
+
+
+# --- what a cluster can lack ----------------------------------------------------------------------
+
+
+def another_python():
+    """A Python of another minor version, if this machine has one."""
+    beside = Path(sys.base_prefix).parent
+    for minor in range(10, 15):
+        name = f"python3.{minor}"
+        found = [shutil.which(name), *map(str, beside.glob(f"*/bin/{name}"))]
+        for program in filter(None, found if minor != sys.version_info.minor else []):
+            if subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
+                return program
+    pytest.skip("there is no Python of another version")
+
+
+def bare_python():
+    """The driver's Python without any package."""
+    return str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"))
+
+
+MISSING = {
+    "another Python": (
+        lambda: ({}, {"PYSPARK_PYTHON": another_python()}),
+        ["executor 0 on 127.0.0.1 cannot run", "different version", "PYSPARK_PYTHON"],
+    ),
+    "no Tidegate": (
+        lambda: ({"spark.executorEnv.PYTHONPATH": "."}, {"PYSPARK_PYTHON": bare_python()}),
+        [f"on {socket.gethostname()} cannot run Tidegate: it cannot import", "Install the driver"],
+    ),
+    "no free cores": (
+        lambda: ({"spark.executor.memory": "64g"}, {}),
+        ["has started no executor in 20 s", "spark.executor.memory"],
+    ),
+    "no master": (
+        lambda: ({"spark.master": f"spark://127.0.0.1:{free_port()}"}, {}),
+        ["no master answers at spark://127.0.0.1:", "--master"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_the_cluster_lacks_is_said_and_nothing_is_made(cluster, capture, lakes, name):
+    made, words = MISSING[name]
+    changed, environment = made()
+    settings = session_settings(cluster, 1) | {"spark.master": cluster.master}
+    settings.pop("spark.scheduler.maxRegisteredResourcesWaitingTime")
+    options = [
+        part for each in (settings | changed).items() for part in ("--spark-conf", "=".join(each))
+    ]
+    lake = lakes / "lacking"
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate.cli", *mirror(capture, lake), *options],
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        env=driver_environment() | environment,
+    )
+    print(f"{name}: {time.monotonic() - started:.1f} s: {done.stderr}")
+    assert done.returncode == 2, done.stderr
+    said = done.stderr.splitlines()[0]
+    for word in words:
+        assert word in said
+    assert not lake.exists()
+
+
+# --- what is killed on the way --------------------------------------------------------------------
+
+KILLED_ROWS = 6000
+SNAPSHOTS = 4
+WATCHED = """
+import json, sys, threading, time
+from pyspark import SparkContext
+from tidegate.cli.app import main
+
+def watch():
+    while True:
+        context = SparkContext._active_spark_context
+        if getattr(context, "_jsc", None) is not None:
+            tracker = context.statusTracker()
+            for number in tracker.getActiveStageIds():
+                stage = tracker.getStageInfo(number)
+                if stage is not None and stage.numActiveTasks:
+                    print(json.dumps({"event": "stage", "name": stage.name}), flush=True)
+        time.sleep(0.02)
+
+threading.Thread(target=watch, daemon=True).start()
+main(sys.argv[1:])
+"""
+
+
+def driver_environment():
+    return os.environ | {
+        "PYTHONPATH": str(SOURCE),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+class Driver:
+    """A mirror on a cluster, in a process group of its own."""
+
+    def __init__(self, cluster, arguments, workers=2, **changed):
+        settings = session_settings(cluster, workers) | {"spark.master": cluster.master} | changed
+        options = [part for each in settings.items() for part in ("--spark-conf", "=".join(each))]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WATCHED, *arguments, *options, "--output", "json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=driver_environment(),
+            start_new_session=True,
+        )
+
+    def reaches(self, phase, call):
+        """Reads on until a task runs for a phase, in a job that begins with a call of Spark's."""
+        at, steps = "", 0
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if event["event"] == "progress":
+                at, steps = event["phase"], event["snapshots"]
+            is_there = at == phase and (phase == "reading" or steps)
+            if event["event"] == "stage" and is_there and event["name"].startswith(call):
+                return
+        pytest.fail(f"it ended before: {self.process.stderr.read()}")
+
+    def end(self):
+        """Its exit code, once all its processes have ended."""
+        printed, said = self.process.communicate(timeout=RUN_SECONDS)
+        deadline = time.monotonic() + 60
+        while members(self.process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.process.returncode, printed[-500:] + said
+
+
+def members(group):
+    """The processes of a group, beside the dead."""
+    found = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True).stdout
+    return [
+        line for line in found.splitlines() if line.split()[0] == str(group) and "Z" not in line
+    ]
+
+
+def kill_executor(driver, workers):
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(workers[0].pid)], capture_output=True, text=True
+    )
+    for pid in found.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+    assert found.stdout.split()
+
+
+def kill_worker(driver, workers):
+    os.kill(workers[0].pid, signal.SIGKILL)
+
+
+def kill_driver(driver, workers):
+    os.kill(driver.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def killed_feed(tmp_path_factory):
+    return WorkloadFeed("bank", KILLED_ROWS, tmp_path_factory.mktemp("killed") / "feed.parquet")
+
+
+@pytest.fixture(scope="module")
+def store(object_store):
+    """A catalog of its own: what a killed run leaves is nobody else's."""
+    object_store.create_bucket("killed")
+    with rest_catalog(object_store, "s3://killed/tables") as running:
+        yield running
+
+
+@pytest.mark.parametrize("kill", [kill_executor, kill_worker, kill_driver])
+@pytest.mark.parametrize(("phase", "call"), [("reading", "collect"), ("applying", "sql")])
+def test_a_run_or_its_restart_ends_with_equal_tables(
+    spark, tmp_path, store, killed_feed, kill, phase, call
+):
+    prefix = f"{kill.__name__}_{phase}_"
+    folder = f"s3://killed/{prefix}"
+    arguments = ["mirror", str(killed_feed.path), "--lake", folder, "--catalog", "prod", "--once"]
+    arguments += ["--prefix", prefix]
+    arguments += ["--max-step-seconds", str(killed_feed.step_ms(SNAPSHOTS) / 1000)]
+    catalog = {CATALOG: "org.apache.iceberg.spark.SparkCatalog"}
+    catalog |= {f"{CATALOG}.{name}": value for name, value in store.spark().items()}
+    for name, value in catalog.items():
+        arguments += ["--spark-conf", f"{name}={value}"]
+    with ExitStack() as stack:
+        cluster = stack.enter_context(spark_cluster(tmp_path))
+        workers = [stack.enter_context(cluster.worker(name)) for name in ("one", "two")]
+        driver = Driver(cluster, arguments)
+        driver.reaches(phase, call)
+        kill(driver, workers)
+        code, said = driver.end()
+        if code != 0:
+            if kill is kill_worker:
+                stack.enter_context(cluster.worker("three"))
+            code, said = Driver(cluster, arguments).end()
+        assert code == 0, said
+    assert_mirrored(spark, store, folder, killed_feed, prefix=prefix, snapshots=SNAPSHOTS)
+
+
+def test_an_executor_that_joins_on_the_way_must_prove_itself_too(spark, tmp_path, killed_feed):
+    lakes = tmp_path / "lakes"
+    lakes.mkdir()
+    if not may_hide(lakes):
+        pytest.skip("mounting in a namespace of its own is not permitted")
+    seconds = killed_feed.step_ms(60) / 1000
+    arguments = mirror(killed_feed.path, lakes / "lake", "--max-step-seconds", str(seconds))
+    with ExitStack() as stack:
+        cluster = stack.enter_context(spark_cluster(tmp_path))
+        stack.enter_context(cluster.worker("one"))
+        driver = Driver(cluster, arguments, 1, **{"spark.cores.max": "2"})
+        driver.reaches("applying", "sql")
+        with cluster.worker("other", hidden=lakes):
+            code, said = driver.end()
+        assert code == 2, said
+        assert "it cannot read a file that the driver wrote" in said
+        code, said = Driver(cluster, arguments, 1).end()
+        assert code == 0, said
+    lake = Lake(spark, LakePlace(str(lakes / "lake")))
+    killed_feed.assert_mirrored(lake, Mirror(lake), 60)

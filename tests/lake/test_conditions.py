@@ -6,14 +6,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidegate.lake.changelog import Offsets
-from tidegate.lake.conditions import (
+from tidegate.lake.changelog.changelog import Offsets
+from tidegate.lake.storage.predicates import (
     ALWAYS,
     NEVER,
     above,
+    above_by_partition,
     equal,
     every,
+    folded,
     is_null,
+    one_of,
     some,
     up_to,
 )
@@ -22,12 +25,14 @@ ROWS = pa.table(
     {
         "number": pa.array(range(12)),
         "topic": ["a", "a", "a", "b", "b", "c", "a", "a", "b", "", "c", "a"],
+        "table": ["t", "T", "u", None, "Ü", "t", "u", "t", "U", "", "u", "ü"],
         "partition": pa.array([0, 1, 2, 0, 1, 0, 0, 3, 0, 0, 1, 1], pa.int32()),
         "offset": [5, 6, 0, 9, 0, 1, 6, 0, 10, 0, 2, 7],
         "shape": [None, 1, 2, None, 1, 2, None, 1, 2, None, 1, 2],
     }
 )
 KNOWN = Offsets({("a", 0): 5, ("a", 1): 6, ("b", 0): 9})
+MANY = Offsets({**{(f"other {n}", n % 7): n for n in range(20_000)}, **KNOWN.last})
 BEYOND = [2, 4, 5, 6, 7, 8, 9, 10, 11]
 
 
@@ -35,8 +40,19 @@ BEYOND = [2, 4, 5, 6, 7, 8, 9, 10, 11]
     ("condition", "numbers"),
     [
         (KNOWN.beyond(), BEYOND),
+        (~KNOWN.beyond(), [0, 1, 3]),
+        (~(KNOWN.beyond() | equal("topic", "b")), [0, 1]),
         (Offsets().beyond(), list(range(12))),
+        (MANY.beyond(), BEYOND),
+        (above_by_partition("offset", KNOWN.last, others=False), [6, 8, 11]),
+        (~above_by_partition("offset", KNOWN.last, others=False), [0, 1, 2, 3, 4, 5, 7, 9, 10]),
+        (one_of("topic", ("b", "c", "it's")), [3, 4, 5, 8, 10]),
+        (~one_of("shape", (2,)), [1, 4, 7, 10]),
+        (one_of("topic", ()), []),
         (equal("topic", "b"), [3, 4, 8]),
+        (folded("table", "t"), [0, 1, 5, 7]),
+        (~(folded("table", "u") & equal("topic", "a")), [0, 1, 3, 4, 5, 7, 8, 9, 10, 11]),
+        (~some(folded("table", "t"), folded("table", "ü")), [2, 6, 8, 9, 10]),
         (equal("topic", "it's \\'"), []),
         (every(above("offset", 5), up_to("offset", 7)), [1, 6, 11]),
         (is_null("shape") & ~equal("topic", "a"), [3, 9]),
@@ -54,3 +70,10 @@ def test_spark_sql_and_arrow_agree(spark, condition, numbers):
     assert sorted(by_sql["number"].to_pylist()) == numbers
     assert pc.sort_indices(by_arrow["number"]).to_pylist() == list(range(len(numbers)))
     assert by_arrow["number"].to_pylist() == numbers
+
+
+@pytest.mark.parametrize("condition", [folded("table", "t"), ~folded("table", "t")])
+def test_iceberg_passes_over_no_file_for_a_name_in_any_case(spark, condition):
+    """Bounds of files are in their own case: neither the condition nor its opposite rules any out."""
+    expressions = spark._jvm.org.apache.iceberg.expressions.Expressions
+    assert condition.iceberg(expressions).toString() == "true"

@@ -15,7 +15,7 @@ def feed():
 
 
 def test_a_mirror_that_is_killed_loses_nothing_and_does_nothing_twice(spark, kafka, tmp_path, feed):
-    soak = Soak(kafka, feed, tmp_path, seed=5, topic="crash", max_per_trigger=800)
+    soak = Soak(kafka, feed, tmp_path, seed=5, topic="crash", max_messages=800)
     soak.send(0.5)
     assert soak.run("ingest").killed
     assert soak.run(armed=["rows"]).where == "rows"

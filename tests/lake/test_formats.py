@@ -6,33 +6,39 @@ import datetime as dt
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from tidegate.feed.ddl import TableChange, transition
-from tidegate.lake import delta, iceberg
-from tidegate.lake.format import (
+from tidegate.lake.formats import delta, iceberg
+from tidegate.lake.formats.base import (
     OP,
+    Guard,
     LakePlace,
+    LeaseLost,
     Located,
     Position,
     TableFormat,
     open_format,
     origin_of,
 )
-from tidegate.lake.iceberg import IcebergFormat
-from tidegate.lake.logfiles import rows_of
+from tidegate.lake.formats.iceberg import IcebergFormat
+from tidegate.lake.storage.file_store import FileStore
+from tidegate.lake.storage.log_files import holding, read_files, rows_of
+from tidegate.lake.storage.predicates import ALWAYS, above, equal
 from tidegate.model import TableSchema
 from tidegate.spark.types import spark_schema
+from tidegate.sql.ddl import TableChange, transition
 
 CREATE = (
     "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), price DECIMAL(10,2), at DATETIME(3))"
@@ -397,7 +403,7 @@ def test_a_retirement_that_was_cut_off_is_finished(
         return
     uid = table.tables.uid(table.identifier)
     with monkeypatch.context() as patched:
-        patched.setattr(IcebergFormat, "set_properties", None)
+        patched.setattr(IcebergFormat, "_mark_retired", None)
         with pytest.raises(TypeError):
             table.tables.retire(table.identifier, Position(20, 1))
     found = located(table, uid)
@@ -477,27 +483,97 @@ def test_a_log_forgets_versions_and_no_rows(tables: TableFormat) -> None:
     kind = StructType([StructField("n", IntegerType())])
     log = tables.create_log("long", kind)
     for number in range(3):
-        tables.append_to_log(log, rows_of(kind, [(number,)]))
-    tables.forget_versions(log, keep_seconds=600)
-    version = tables.version(log)
-    tables.append_to_log(log, rows_of(kind, [(3,)]))
-    assert tables.read(log, version).count() == 3
-    tables.forget_versions(log, keep_seconds=0)
-    assert sorted(row["n"] for row in tables.read(log).collect()) == [0, 1, 2, 3]
+        log.add_rows(rows_of(kind, [(number,)]))
+    tables.forget_versions(log.identifier, keep_seconds=600)
+    version = log.version()
+    log.add_rows(rows_of(kind, [(3,)]))
+    assert tables.read(log.identifier, version).count() == 3
+    tables.forget_versions(log.identifier, keep_seconds=0)
+    assert sorted(row["n"] for row in tables.read(log.identifier).collect()) == [0, 1, 2, 3]
     if isinstance(tables, IcebergFormat):
         with pytest.raises(PySparkException, match=str(version)):
-            tables.read(log, version).count()
+            tables.read(log.identifier, version).count()
 
 
-def test_a_log_grows_and_holds_texts_beside_it(tables: TableFormat) -> None:
+def test_a_log_grows_and_holds_properties(tables: TableFormat) -> None:
     kind = StructType([StructField("part", StringType()), StructField("n", IntegerType())])
     log = tables.create_log("notes", kind, ["part"])
-    tables.append_to_log(log, rows_of(kind, [("a", 1), ("b", 2)]))
-    assert tables.create_log("notes", kind, ["part"]) == log
-    tables.append_to_log(log, rows_of(kind, [("a", 3)]))
-    tables.set_properties(log, {"tidegate.note": "it's"})
-    tables.set_properties(log, {"tidegate.other": "值"})
-    told = tables.properties(log)
-    assert (told["tidegate.note"], told["tidegate.other"]) == ("it's", "值")
-    assert sorted(row["n"] for row in tables.read(log).collect()) == [1, 2, 3]
-    assert log not in [found.identifier for found in tables.locate()]
+    log.add_rows(rows_of(kind, [("a", 1), ("b", 2)]))
+    assert tables.create_log("notes", kind, ["part"]).version() == log.version()
+    log.add_rows(rows_of(kind, [("a", 3)]), {"tidegate.round": "1"})
+    log.set_properties({"tidegate.note": "it's"})
+    log.set_properties({"tidegate.other": "值"})
+    kept = tables.create_log("notes", kind, ["part"]).properties()
+    assert [kept[f"tidegate.{name}"] for name in ("round", "note", "other")] == ["1", "it's", "值"]
+    assert sorted(row["n"] for row in tables.read(log.identifier).collect()) == [1, 2, 3]
+    assert log.identifier not in [found.identifier for found in tables.locate()]
+
+
+def test_files_of_a_log_are_found_by_what_is_known_of_them(tables: TableFormat) -> None:
+    kind = StructType([StructField("part", StringType()), StructField("n", IntegerType())])
+    log = tables.create_log("known", kind, ["part"])
+    first = log.version()
+    log.add_rows(rows_of(kind, [("a", 1), ("b", 20)]))
+    second = log.version()
+    log.add_rows(rows_of(kind, [("a", 30)]))
+    third = log.version()
+    every = log.files(third, ALWAYS)
+    assert sorted(file.rows for file in every) == [1, 1, 1]
+    assert all(file.bytes > 0 for file in every)
+    schema = pa.schema([("part", pa.string()), ("n", pa.int32())])
+    for condition, count in ((above("n", 5), 2), (equal("part", "a"), 2), (above("n", 40), 0)):
+        assert len(holding(log.files(third, condition), condition, schema)) == count
+    (last,) = log.changes(second, third)
+    added = {file.path for file in last.added}
+    assert added == {file.path for file in every} - {f.path for f in log.files(second, ALWAYS)}
+    assert sum(len(change.added) for change in log.changes(first, third)) == 3
+    rows = read_files(log.store(), every, above("n", 5), ["n"])
+    assert sorted(row["n"] for batch in rows for row in batch.to_pylist()) == [20, 30]
+    tables.delete_from_log(log.identifier, "n = 1")
+    changes = log.changes(third, log.version())
+    assert {path for change in changes for path in change.removed} <= {file.path for file in every}
+    assert any(change.removed for change in changes)
+    assert sum(file.rows for file in log.files(log.version(), ALWAYS)) == 2
+
+
+def test_a_commit_to_a_log_that_somebody_else_wrote_to_is_refused(tables: TableFormat) -> None:
+    kind = StructType([StructField("n", IntegerType())])
+    log, other = (tables.create_log("owned", kind) for _ in range(2))
+    log.append(log.writer().write_here(rows_of(kind, [(1,)])), {"owner": "a"}, {"owner": None})
+    other.append([], {"owner": "b"}, {"owner": "a"})
+    files = log.writer().write_here(rows_of(kind, [(2,)]))
+    with pytest.raises(LeaseLost, match="Another mirror has taken over the lake"):
+        log.append(files, {"owner": "a"}, {"owner": "a"})
+    assert [row["n"] for row in tables.read(log.identifier).collect()] == [1]
+    assert log.properties()["owner"] == "b"
+
+
+def test_files_of_properties_that_no_longer_hold_are_removed(tmp_path: Path) -> None:
+    folder, columns = str(tmp_path / "log"), pa.schema([("n", pa.int64())])
+    delta.DeltaLog.create(folder, columns, (), FileStore(), {})
+    log = delta.DeltaLog("log", folder, columns, (), (), FileStore, Guard)
+    for number in range(3):
+        log.set_properties({"n": str(number)})
+    files = sorted((tmp_path / "log" / "_tidegate").iterdir(), key=lambda path: int(path.stem))
+    # One that was written for a commit that may still come, however long it takes.
+    pending = files[-1].with_name(f"{(int(files[-1].stem) >> 32) + 1 << 32}.json")
+    pending.write_text("{}")
+    assert delta.remove_old_properties(FileStore(), folder) == 0
+    hour_ago = time.time() - 3600
+    for each in (*files, pending):
+        os.utime(each, (hour_ago, hour_ago))
+    assert delta.remove_old_properties(FileStore(), folder) == 2
+    assert {*(tmp_path / "log" / "_tidegate").iterdir()} == {files[-1], pending}
+    assert log.properties() == {"n": "2"}
+
+
+def test_several_threads_can_add_to_a_log(tables: TableFormat) -> None:
+    kind = StructType([StructField("n", IntegerType())])
+    logs = [tables.create_log("shared", kind) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in pool.map(
+            lambda each: each[1].add_rows(rows_of(kind, [(each[0],)])), enumerate(logs)
+        ):
+            pass
+    rows = tables.read(logs[0].identifier).collect()
+    assert sorted(row["n"] for row in rows) == [0, 1, 2, 3]

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.lake import contents, new_lake
-from tidegate.lake import apply
-from tidegate.lake.mirror import Mirror
-from tidegate.lake.plan import State
+from tidegate.lake.apply import executor
+from tidegate.lake.apply.planner import State
+from tidegate.lake.job.mirror import Mirror
 from tidegate.wire import decode_batch
 from tidegate.wire.moves import mark_moves
 
@@ -268,7 +268,7 @@ def test_a_failure_that_is_everybodys_stops_the_run(spark, tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(apply.Applier, "_rows", full)
+        patched.setattr(executor.Applier, "_rows", full)
         with pytest.raises(OSError, match="No space"):
             lake.add(parts)
     again = Mirror(lake.lake)

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from tests.support import corpus
 from tests.support.lake import fill, new_lake
 from tidegate.lake import Feed, Lake, LakePlace, Mirror, MirrorRun
+from tidegate.lake.changelog.changelog import columns
+from tidegate.lake.formats.base import open_format
 from tidegate.model import LakeError
 from tidegate.wire import decode_batch
 
@@ -34,10 +36,8 @@ def test_opening_a_lake_never_makes_one(
 
 def claimed(lake: Lake, topics: str) -> Any:
     """Lets a run of another feed take the lake, as it does at its start."""
-    feed: Any = Feed(changes=None, identity={"topics": topics})  # type: ignore[arg-type]
+    feed: Any = Feed(None, None, {"topics": topics})  # type: ignore[arg-type]
     run = MirrorRun(lake, feed)
-    checkpoint = Path(lake.folder, "checkpoint", "offsets")
-    checkpoint.mkdir(parents=True, exist_ok=True)
     run._claim(Mirror(lake, feed=feed.identity))
     claim = lake.claim()
     return None if claim is None else claim["feed"]["topics"]
@@ -49,9 +49,22 @@ def test_a_feed_of_which_nothing_was_read_does_not_bind_the_lake(
     lake = new_lake(spark, tmp_path / "lake")
     assert claimed(lake, "shopp") == "shopp"
     assert claimed(lake, "shop") == "shop"
-    assert not (tmp_path / "lake" / "checkpoint").exists()
     message = corpus.messages("types.canal.ext")[0]
     fill(lake, pa.Table.from_batches([decode_batch("canal-json", None, [message.value])]))
     with pytest.raises(LakeError, match="topics is 'shop', not 'shopp'"):
         claimed(lake, "shopp")
     assert claimed(lake, "shop") == "shop"
+
+
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_lake_of_an_earlier_version_is_refused(
+    spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    """Its changelog has a file for each table, and a checkpoint of Spark's beside it."""
+    place = LakePlace(str(tmp_path / "lake"), name="earlier")
+    tables = open_format(table_format, spark, place)
+    tables.create_log("changelog", columns(), ["database", "table", "control"])
+    with pytest.raises(
+        LakeError, match=r"made by an earlier version .* Mirror the feed into a new"
+    ):
+        Lake(spark, place, table_format)

@@ -13,19 +13,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from tests.feed.test_replay import Source, decoded
+from tests.changefeed.test_replay import Source, decoded
 from tests.support import corpus, mariadb
 from tests.support.decoding import offsets
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
-from tidegate.feed.ddl_names import DdlId
-from tidegate.feed.tables import Name, TableBook
-from tidegate.lake import Feed, MirrorRun, MirrorSettings
-from tidegate.lake.changelog import Group
-from tidegate.lake.database import read_tables
-from tidegate.lake.format import Position
-from tidegate.lake.mirror import Mirror
-from tidegate.lake.mysql import DatabaseServer
-from tidegate.lake.plan import (
+from tidegate.lake import MirrorRun, MirrorSettings
+from tidegate.lake.apply.planner import (
     CLAIM_CHECK_NEEDED,
     UPSTREAM_NEEDED,
     Planner,
@@ -33,13 +26,21 @@ from tidegate.lake.plan import (
     Statement,
     Status,
 )
+from tidegate.lake.changelog.changelog import Group
+from tidegate.lake.formats.base import Position
+from tidegate.lake.job.mirror import Mirror
+from tidegate.lake.job.settings import LakeSettings
+from tidegate.lake.job.source import open_feed
 from tidegate.lake.quarantine import BadMessages
-from tidegate.lake.settings import LakeSettings
-from tidegate.lake.upstream_rows import Completion, _Failed, _Session, check_upstream
 from tidegate.model import Column, ConfigError, EventFlag, Flag, LakeError, TableSchema
 from tidegate.model.sql import quoted
 from tidegate.model.tso import tso_from_datetime
 from tidegate.spark import changes
+from tidegate.sql.ddl_names import DdlId
+from tidegate.sql.tables import Name, TableBook
+from tidegate.upstream.completion import Completion, _Failed, _Session, check_upstream
+from tidegate.upstream.server import DatabaseServer
+from tidegate.verify.database import read_tables
 from tidegate.wire import CAPTURE_SCHEMA, write_capture
 
 PARTITIONS = [("", 0)]
@@ -86,9 +87,9 @@ def test_claim_checks_are_fetched_and_the_tables_are_whole(spark, tmp_path, name
     variant = corpus.variant(name)
     capture, objects = capture_of(name, tmp_path)
     lake = new_lake(spark, tmp_path / "lake")
-    found = changes(spark, capture, claim_check=objects, compression=variant.compression)
-    feed = Feed(found, {"protocol": variant.protocol}, partitions=PARTITIONS)
-    MirrorRun(lake, feed).once()
+    uri = f"file://{capture}?partition-num=1"
+    settings = LakeSettings(source=uri, compression=variant.compression, claim_check=str(objects))
+    MirrorRun(lake, open_feed(spark, settings)).once()
     assert contents(lake) == truth()
 
 
@@ -122,7 +123,7 @@ LAYOUTS = {(1, None): ("id", "v"), (2, None): ("id",)}
 
 def group(shape, flag=0, kind="insert"):
     """Rows of the table: all of them (shape 1) or their keys (shape 2)."""
-    return Group("d", "t", kind, shape, None, 1, False, False, 3, 7, int(flag))
+    return Group("d", "t", kind, shape, None, 1, False, False, 3, 7, 7, int(flag))
 
 
 def planned(*groups, created=True, **settings):
@@ -286,7 +287,7 @@ def test_an_upstream_that_fails_stops_the_step_which_is_done_again(spark, tmp_pa
     ],
 )
 def test_an_upstream_that_does_not_answer_is_told(monkeypatch, database, change, message):
-    monkeypatch.setattr("tidegate.lake.upstream_rows.ATTEMPTS", 2)
+    monkeypatch.setattr("tidegate.upstream.completion.ATTEMPTS", 2)
     with pytest.raises(LakeError, match=message) as caught:
         check_upstream(replace(upstream_of(database), **change))
     assert mariadb.PASSWORD not in str(caught.value)

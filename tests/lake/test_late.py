@@ -7,23 +7,33 @@ said to be; the retry is told of it.
 import json
 import os
 from datetime import timedelta
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tests.support.lake import contents, fill, new_lake
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.ddl_names import DdlId
-from tidegate.feed.tables import Name, TableBook
-from tidegate.lake.late import CHANGED, FORGOTTEN, NO_KEY, Followed, Judgement, effects_of, follow
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
+from tidegate.lake.apply.late import (
+    CHANGED,
+    FORGOTTEN,
+    NO_KEY,
+    Followed,
+    Judgement,
+    effects_of,
+    follow,
+)
+from tidegate.lake.apply.planner import LACKED, NOT_FROM_START, Table
+from tidegate.lake.job.mirror import Mirror, MirrorSettings
 from tidegate.lake.maintenance import maintain
-from tidegate.lake.mirror import Mirror, MirrorSettings
-from tidegate.lake.plan import Table
 from tidegate.lake.quarantine import Quarantine
 from tidegate.lake.routes import Routes
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
+from tidegate.sql.ddl_names import DdlId
+from tidegate.sql.tables import Name, TableBook
 from tidegate.wire import decode_batch
 from tidegate.wire.moves import mark_moves
 from tidegate.workload import workload
@@ -219,6 +229,38 @@ def test_late_changes_are_put_right_or_stop_their_table(spark, tmp_path, table_f
     assert mirrored(lake, partitions)[1] == []
 
 
+def test_an_instant_is_doubted_for_what_it_lacks_not_for_what_is_wrong_now(spark, tmp_path):
+    feed, partitions = Script(), [("", 0)]
+    lake = new_lake(spark, tmp_path)
+    feed.create("a")
+    feed.put("b", 1, 1)  # its CREATE TABLE is not in the feed
+    feed.watermark()
+    feed.put("a", 1, 1, late=True)
+    feed.watermark()
+    feed.put("a", 2, 2)
+    feed.watermark()
+    feed.ddl("TRUNCATE TABLE `b`", "b")
+    feed.watermark()
+    changes = feed.changes()
+    instants = []
+    for first, end in pairwise((0, 3, 5, 7, 9)):
+        offsets = changes["offset"]
+        within = pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end))
+        fill(lake, changes.filter(within))
+        if end == 9:
+            Quarantine(lake).retry(READING)
+        mirror, _ = mirrored(lake, partitions)
+        instants.append(mirror.state.applied_ts)
+    assert rows(lake, "a") == [("1", "1"), ("2", "2")]
+    doubts = [
+        {name[1]: doubt.text for name, doubt in lake.snapshots.doubts(at).items()}
+        for at in (*instants, None)
+    ]
+    incomplete, lacking = {"b": f"incomplete: {NOT_FROM_START}"}, {"a": f"diverged: {LACKED}"}
+    assert doubts == [incomplete, incomplete | lacking, incomplete, {}, {}]
+    assert not lake.snapshots.doubts(instants[1])["d", "a"].is_exact
+
+
 # --- whole feeds ----------------------------------------------------------------------------------
 
 
@@ -375,3 +417,22 @@ def test_a_late_statement_is_carried_out_only_if_it_makes_what_is_not_there(
     judged = judgement(*later)
     judged.statement(DdlId(5, "d", "", query))
     assert (len(judged.created), judged.stopped) == (len(created), stopped)
+
+
+@pytest.mark.parametrize(
+    "later, is_gone",
+    [([], True), ([(9, "CREATE TABLE t (id INT PRIMARY KEY)")], False)],
+    ids=["nothing", "another table of that name"],
+)
+def test_after_a_late_rename_the_old_name_is_no_tables_unless_another_got_it(later, is_gone):
+    judged = judgement(*later)
+    judged.statement(DdlId(5, "d", "", "RENAME TABLE t TO u"))
+    assert judged.tables[T.folded].gone is is_gone
+    assert (judged.book.get(*T) is None) is is_gone
+
+
+def test_a_late_drop_takes_a_stopped_table_away():
+    judged = judgement()
+    judged.tables[T.folded].stop("A reason.", 4)
+    judged.statement(DdlId(5, "d", "", "DROP TABLE t"))
+    assert [each.query for each in judged.created] == ["DROP TABLE t"]

@@ -7,8 +7,8 @@ import pytest
 
 from tests.lake.test_late import Script
 from tests.support.lake import contents, fill, new_lake
+from tidegate.lake.job.mirror import Mirror
 from tidegate.lake.maintenance import maintain
-from tidegate.lake.mirror import Mirror
 
 
 def without_watermarks():

@@ -9,11 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.feed.ddl_names import DdlId
-from tidegate.feed.tables import Name, TableBook
-from tidegate.lake.changelog import Group
-from tidegate.lake.format import Position
-from tidegate.lake.plan import (
+from tidegate.lake.apply.planner import (
     NOT_FROM_START,
     Create,
     Delete,
@@ -29,10 +25,14 @@ from tidegate.lake.plan import (
     Status,
     first_schema_change,
 )
-from tidegate.lake.policy import Policy
+from tidegate.lake.apply.policy import Policy
+from tidegate.lake.apply.rows import Layout
+from tidegate.lake.changelog.changelog import Group
+from tidegate.lake.formats.base import Position
 from tidegate.lake.routes import Routes
-from tidegate.lake.rows import Layout
 from tidegate.model import Column, Flag, Index, TableSchema
+from tidegate.sql.ddl_names import DdlId
+from tidegate.sql.tables import Name, TableBook
 
 CREATE = "CREATE TABLE `t` (`id` INT PRIMARY KEY, `v` INT)"
 
@@ -42,7 +42,7 @@ def statement(ts, query, ordinal=1, table="t"):
 
 
 def group(segment, *, table="t", kind="insert", shape=1, rows=3, first_ts=1, late=False):
-    return Group("d", table, kind, shape, None, segment, late, False, rows, first_ts)
+    return Group("d", table, kind, shape, None, segment, late, False, rows, first_ts, first_ts)
 
 
 class Lake:
@@ -549,6 +549,26 @@ def test_a_table_that_only_its_rows_tell_of_has_the_key_that_they_flag(keys):
     assert rows.schema.handle_key() == lake.table.schema.handle_key() == keys
 
 
+def test_rows_that_flag_another_key_may_list_their_columns_in_another_order():
+    lake = unmade("id")
+    lake.plan([], [group(0)])
+    unmade("v", names=("w", "v", "id"), shape=2, lake=lake)
+    (rows,) = lake.plan([statement(5, "ALTER TABLE t DROP INDEX i")], [group(1, shape=2)])
+    assert rows.schema.handle_key() == ("v",)
+    assert rows.schema.carried_names == ("id", "v", "w")
+
+
+@pytest.mark.parametrize("last, state", [(4, State.INCOMPLETE), (6, State.STOPPED)])
+def test_a_delete_that_lacks_columns_stops_a_table_without_a_key_only_after_its_first_row(
+    last, state
+):
+    lake = unmade()
+    unmade(names=("id",), shape=2, lake=lake)
+    deletes = replace(group(0, kind="delete", shape=2, first_ts=4), last_ts=last)
+    lake.plan([], [deletes, group(0, first_ts=5)])
+    assert lake.table.state() is state
+
+
 def test_a_table_made_by_a_statement_keeps_its_key_whatever_rows_flag():
     lake = Lake(statement(1, "CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)"))
     unmade("v", lake=lake)
@@ -597,6 +617,25 @@ def test_rows_from_before_a_statement_that_was_carried_out_go_where_it_sent_them
     steps = lake.plan([past], [group(0), group(1, table="u")])
     found = [(step.name.table, step.table.name.table) for step in steps]
     assert sorted(found) == sorted([*reached, ("u", "u")])
+
+
+def test_rows_of_a_name_that_was_another_tables_in_between_are_read_apart():
+    """Each in a step with a position of its own, which a crash may leave behind it."""
+    lake = Lake(statement(1, CREATE), statement(1, CREATE.replace("`t`", "`u`"), 2, "u"))
+    past = [
+        PastEffect(5, PastKind.RENAMED, Name("d", "t"), Name("d", "x")),
+        PastEffect(6, PastKind.EMPTIED, Name("d", "t")),
+        PastEffect(7, PastKind.RENAMED, Name("d", "x"), Name("d", "t")),
+    ]
+    steps = lake.plan(past, [group(0), group(1), group(3)])
+    assert [step.segments for step in steps] == [(0, 0), (3, 3)]
+    assert [step.position for step in steps] == [Position(100), Position(100, 0, 1)]
+
+
+def test_a_table_that_comes_and_goes_in_one_step_is_never_made():
+    lake = Lake()
+    steps = lake.plan([statement(5, CREATE), statement(6, "DROP TABLE t")], [group(1)])
+    assert (steps, lake.tables) == ([], {})
 
 
 def test_rows_from_before_a_change_of_columns_that_was_carried_out_stop_the_table():

@@ -6,10 +6,10 @@ import pytest
 from tests.lake.test_verify import placed
 from tests.support.changing import Changing
 from tests.support.lake import contents, fill, new_lake
-from tidegate.feed.tables import Name
-from tidegate.lake.mirror import Mirror, MirrorSettings
-from tidegate.lake.policy import Policy, SchemaChangeRefused
-from tidegate.lake.verify import Verification, of_truth
+from tidegate.lake.apply.policy import Policy, SchemaChangeRefused
+from tidegate.lake.job.mirror import Mirror, MirrorSettings
+from tidegate.sql.tables import Name
+from tidegate.verify.comparison import Verification, of_truth
 
 PARTITIONS = [("", 0)]
 BIG = str(2**40)

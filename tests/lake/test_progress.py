@@ -1,91 +1,50 @@
-"""The counters of a run agree with each other, whatever the order in which Spark reports."""
+"""The counters of a run agree with each other, whenever they are looked at."""
 
 from __future__ import annotations
 
-import json
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
-import pytest
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
-from tidegate.lake.format import LakePlace
-from tidegate.lake.run import Feed, MirrorRun, Progress
-
-FEED: Any = Feed(changes=None, identity={})  # type: ignore[arg-type]
-
-
-def reported(batch: int, messages: int, milliseconds: int) -> Any:
-    """A batch as Spark's JVM reports it."""
-    text = json.dumps(
-        {
-            "id": "6f2e2f3e-0000-4000-8000-000000000000",
-            "runId": "6f2e2f3e-0000-4000-8000-000000000001",
-            "name": None,
-            "timestamp": f"2026-11-16T00:00:{batch:02}.000Z",
-            "batchId": batch,
-            "batchDuration": milliseconds,
-            "numInputRows": messages,
-            "inputRowsPerSecond": 0.0,
-            "processedRowsPerSecond": 0.0,
-            "durationMs": {"triggerExecution": milliseconds},
-            "stateOperators": [],
-            "sources": [],
-            "sink": {"description": "", "numOutputRows": -1, "metrics": {}},
-            "observedMetrics": {},
-        }
-    )
-    return SimpleNamespace(json=lambda: text)
-
-
-class Running(MirrorRun):
-    """A run whose mirror applies each batch before Spark has reported it."""
-
-    def __init__(self, batches: list[tuple[int, int]]) -> None:
-        context = SimpleNamespace(
-            _jvm=None,
-            _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
-            master="local[1]",
-        )
-        lake: Any = SimpleNamespace(
-            spark=SimpleNamespace(sparkContext=context),
-            place=LakePlace("lake"),
-            format_name="iceberg",
-        )
-        self.seen: list[tuple[int, int, float]] = []
-        super().__init__(lake, FEED, on_progress=self._see)
-        self._batches = batches
-        self._reports: list[Any] = []
-        self._query = SimpleNamespace(
-            _jsq=SimpleNamespace(recentProgress=lambda: self._reports),
-            exception=lambda: None,
-            isActive=False,
-            status={"isTriggerActive": False},
-        )
-
-    def _see(self, progress: Progress) -> None:
-        self.seen.append((progress.messages, progress.rows, progress.ingest_seconds))
-
-    def _open(self, stack: Any) -> Any:
-        return SimpleNamespace(settle=lambda: None)
-
-    def _start(self, mirror: Any, interval: float | None, stack: Any) -> Any:
-        return self._query
-
-    def _step(self, mirror: Any) -> bool:
-        if not self._batches:
-            return False
-        messages, milliseconds = self._batches.pop(0)
-        self.progress.rows += messages
-        self._reports.append(reported(len(self._reports), messages, milliseconds))
-        return True
+from tests.support.lake import new_lake
+from tests.support.soak import SoakFeed
+from tidegate.lake.job.run import MirrorRun, Progress
+from tidegate.lake.job.settings import LakeSettings
+from tidegate.lake.job.source import open_feed
+from tidegate.wire import CAPTURE_SCHEMA, write_capture
 
 
 def test_rows_are_never_shown_without_the_messages_they_came_with(
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        "tidegate.lake.run.Upkeep", lambda *_, **__: SimpleNamespace(after_step=lambda mirror: None)
-    )
-    run = Running([(2052, 3000), (0, 500), (10, 1000)])
-    run.forever(lambda: len(run.seen) == 4, interval=0.0)
-    assert run.seen == [(2052, 2052, 3.0), (2052, 2052, 3.0), (2062, 2062, 4.0), (2062, 2062, 4.0)]
+    feed = SoakFeed("bank", "canal-json", rows=200, seed=2, watermarks=5, resends=0)
+    capture = tmp_path / "capture.parquet"
+    rows = [
+        {
+            "topic": "t",
+            "partition": each.partition,
+            "offset": n,
+            "key": each.key,
+            "value": each.value,
+        }
+        for n, each in enumerate(feed.messages)
+    ]
+    write_capture(capture, [pa.RecordBatch.from_pylist(rows, CAPTURE_SCHEMA)])
+    seen: list[tuple[int, int, float, float]] = []
+
+    def see(progress: Progress) -> None:
+        spent = progress.ingest_seconds, progress.apply_seconds
+        seen.append((progress.messages, progress.rows, *spent))
+
+    settings = LakeSettings(source=str(capture), max_messages=60)
+    lake = new_lake(spark, tmp_path / "lake")
+    run = MirrorRun(lake, open_feed(spark, settings), on_progress=see)
+    run.forever(lambda: run.progress.applied_ts >= feed.last_ts, interval=0.0)
+    assert run.progress.messages == len(feed.messages)
+    assert run.progress.behind == 0
+    assert 0 < run.progress.rows <= len(feed.messages)
+    for messages, rows, reading, applying in seen:
+        assert rows <= messages
+        assert (reading > 0) == (messages > 0)
+        assert rows == 0 or applying > 0

@@ -8,9 +8,9 @@ from pyspark.sql import functions as F
 
 from tests.lake.test_late import READING, Script
 from tests.support.lake import fill, new_lake
-from tidegate.lake.changelog import OF_ROWS
-from tidegate.lake.conditions import equal
+from tidegate.lake.changelog.changelog import OF_ROWS
 from tidegate.lake.quarantine import BEGUN, Place, Quarantine
+from tidegate.lake.storage.predicates import equal
 
 
 def remove_rows(lake):

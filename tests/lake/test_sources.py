@@ -9,19 +9,19 @@ import os
 import pyarrow as pa
 import pytest
 
-from tests.feed.test_replay import EVENTUAL, STOPPED, STREAMS, Source
+from tests.changefeed.test_replay import EVENTUAL, STOPPED, STREAMS, Source
 from tests.lake.test_mirror import check
 from tests.support import corpus
 from tests.support.decoding import PROTOCOLS
 from tests.support.lake import contents, expected
 from tests.support.table_model import model_of
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.lake import Lake
-from tidegate.lake.mirror import Mirror
-from tidegate.lake.run import MirrorRun
-from tidegate.lake.settings import LakeSettings
-from tidegate.lake.source import open_feed
+from tidegate.lake.job.mirror import Mirror
+from tidegate.lake.job.run import MirrorRun
+from tidegate.lake.job.settings import LakeSettings
+from tidegate.lake.job.source import open_feed
 from tidegate.wire import CAPTURE_SCHEMA, write_capture
 from tidegate.workload import workload
 
@@ -53,9 +53,9 @@ if ALL:
     ]
 
 
-def mirrored(spark, folder, **given):
+def mirrored(spark, folder, /, **given):
     """A lake that has taken in all of a feed, and its mirror as the next run would find it."""
-    settings = LakeSettings(folder=str(folder / "lake"), **given)
+    settings = LakeSettings(**{"folder": str(folder / "lake"), **given})
     feed = open_feed(spark, settings)
     lake = Lake.create(spark, settings.place, settings.format)
     MirrorRun(lake, feed, settings.mirror()).once()
@@ -88,7 +88,11 @@ def test_a_golden_feed_comes_to_the_tables_of_its_source(
         source = sent(variant, request.getfixturevalue("kafka"), topic)
     else:
         source = captured(variant, tmp_path)
-    lake, mirror = mirrored(spark, tmp_path, source=source, format=table_format)
+    assert_golden(*mirrored(spark, tmp_path, source=source, format=table_format), variant)
+
+
+def assert_golden(lake, mirror, variant):
+    """The tables are those of the golden feed's source at every instant that was recorded."""
     stopped = {tuple(table.name) for table in mirror.stopped()}
     assert stopped == (STOPPED if variant.scenario == "ddl" else set())
     if variant in EVENTUAL:
@@ -101,24 +105,42 @@ def test_a_golden_feed_comes_to_the_tables_of_its_source(
             check(lake, mirror, variant, instant)
 
 
+class WorkloadFeed:
+    """A workload and a capture of its feed."""
+
+    rate = 100
+
+    def __init__(self, name, rows, path):
+        self.rows, self.path = rows, path
+        self.source = workload(name, rows=rows, seed=3, rate=self.rate)
+        uri = "kafka://127.0.0.1:9092/feed?protocol=open-protocol&partition-num=3"
+        feed = Changefeed(ChangefeedConfig.from_uri(uri), clock=None)
+        write_capture(path, [*map(feed.send, self.source.batches()), feed.close()])
+        self.watermark = feed.watermark
+
+    def step_ms(self, snapshots):
+        """The time of its source between two of so many snapshots."""
+        return self.rows * 1000 // self.rate // snapshots
+
+    def assert_mirrored(self, lake, mirror, snapshots):
+        """The lake has so many instants, and at each the tables are what the source knows."""
+        instants = sorted({ts for ts, _ in lake.snapshots.instants()})
+        assert len(instants) >= snapshots
+        assert instants[-1] == self.watermark
+        for ts in instants:
+            truth = expected(model_of(self.source.at(ts)))
+            actual = contents(lake, ts)
+            assert actual.keys() == truth.keys(), ts
+            for table, rows in truth.items():
+                assert actual[table] == rows, (ts, table)
+        assert mirror.stopped() == []
+
+
 @pytest.mark.parametrize("name", ["bank", "orders"])
 def test_every_snapshot_of_a_workload_is_what_it_knows_to_be_true(spark, tmp_path, name):
     """All tables at once: what holds across tables upstream holds across them here."""
     rows, snapshots = (20_000, 40) if ALL else (900, 3)
-    source = workload(name, rows=rows, seed=3, rate=100)
-    uri = "kafka://127.0.0.1:9092/feed?protocol=open-protocol&partition-num=3"
-    feed = Changefeed(ChangefeedConfig.from_uri(uri), clock=None)
-    path = tmp_path / "feed.parquet"
-    write_capture(path, [*map(feed.send, source.batches()), feed.close()])
-    step = rows * 1000 // 100 // snapshots
-    lake, mirror = mirrored(spark, tmp_path, source=str(path), max_step_ms=step)
-    instants = sorted({ts for ts, _ in lake.snapshots.instants()})
-    assert len(instants) >= snapshots
-    assert instants[-1] == feed.watermark
-    for ts in instants:
-        truth = expected(model_of(source.at(ts)))
-        actual = contents(lake, ts)
-        assert actual.keys() == truth.keys(), ts
-        for table, told in truth.items():
-            assert actual[table] == told, (ts, table)
-    assert mirror.stopped() == []
+    feed = WorkloadFeed(name, rows, tmp_path / "feed.parquet")
+    step = feed.step_ms(snapshots)
+    lake, mirror = mirrored(spark, tmp_path, source=str(feed.path), max_step_ms=step)
+    feed.assert_mirrored(lake, mirror, snapshots)

@@ -5,11 +5,11 @@ import pytest
 
 from tests.lake.test_late import canal
 from tests.support.lake import contents, new_lake
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.topic_use import FeedTopics
-from tidegate.lake.mirror import Mirror, MirrorSettings
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.receive.topic_use import FeedTopics
+from tidegate.lake.job.mirror import Mirror, MirrorSettings
+from tidegate.lake.job.source import feed_topics
 from tidegate.lake.quarantine import BadMessages, Quarantine
-from tidegate.lake.source import feed_topics
 from tidegate.wire import decode_batch
 from tidegate.wire.moves import mark_moves
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from tests.feed.test_replay import Source, decoded
+from tests.changefeed.test_replay import Source, decoded
 from tests.support import corpus
 from tests.support.changes import batch, ddl, watermark
 from tests.support.lake import fill, new_lake
-from tidegate.feed.tables import Name, TableBook
-from tidegate.lake.mirror import Mirror
-from tidegate.lake.replay import ReplayedTable
-from tidegate.lake.verify import Expected, Verification, of_feed, of_truth
+from tidegate.lake.job.mirror import Mirror
+from tidegate.sql.tables import Name, TableBook
+from tidegate.verify.comparison import Expected, Verification, of_feed, of_truth
+from tidegate.verify.replay import ReplayedTable
 from tidegate.workload import workload
 
 ACCOUNTS = Name("bank", "accounts")

@@ -1,8 +1,8 @@
 """Schema versions of Simple in a real lake, fed message by message."""
 
-from tests.feed.test_replay import Source, decoded
+from tests.changefeed.test_replay import Source, decoded
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
-from tidegate.lake.mirror import Mirror
+from tidegate.lake.job.mirror import Mirror
 
 
 def test_a_lake_goes_on_after_a_rename_swap_of_two_versions(spark, tmp_path):

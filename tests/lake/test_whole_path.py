@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.feed.test_replay import Source
+from tests.changefeed.test_replay import Source
 from tests.lake.test_irregular_feeds import BASE, KEYED, ddl, mark, message
 from tests.support import corpus
 from tests.support.commands import CapturedFeed, MirroredLake, Sent, run, write_messages

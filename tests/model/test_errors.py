@@ -84,6 +84,14 @@ CASES = [
         "Cannot read topic 't': it does not exist. Create it.",
     ),
     (
+        errors.SourceUnreachable("Kafka at k:9092", "it refuses the connection", "Check host"),
+        "Cannot read Kafka at k:9092: it refuses the connection. Check host.",
+    ),
+    (
+        errors.DumpError("d.t.csv", "the file is empty", "Make the dump again"),
+        "Cannot load the dump d.t.csv: the file is empty. Make the dump again.",
+    ),
+    (
         errors.LakeError("The lake has no table d.t", "Look at what it has"),
         "The lake has no table d.t. Look at what it has.",
     ),

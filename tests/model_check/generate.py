@@ -11,8 +11,8 @@ from tests.model_check.history import KINDS, Op, Upstream
 from tests.model_check.oracle import Case
 from tests.model_check.sender import Cut, Feed
 
-DATABASES = ("d", "e", "f")
-TABLES = ("t", "u", "w")
+DATABASES = ("d", "e", "F")
+TABLES = ("t", "u", "W")
 
 
 def random_case(seed: int) -> Case:
@@ -43,6 +43,7 @@ def random_feed(rng: random.Random) -> Feed:
         _maybe(rng, options, 0.1, delete_only_output_handle_key_columns=True)
     if kind == "simple":
         _maybe(rng, options, 0.3, send_all_bootstrap_at_start=True)
+        _maybe(rng, options, 0.2, send_bootstrap_interval_in_sec=0)
     protocol = "canal-json" if kind.startswith("canal") else kind
     per_table = kind != "canal" and rng.random() < 0.3
     return Feed(
@@ -65,7 +66,8 @@ def random_cuts(rng: random.Random, feed: Feed) -> tuple[Cut, ...]:
     """The whole feed at once, and another cut."""
     skew = feed.has_watermarks and rng.random() < 0.5
     count = rng.choices((0, 2, 3, 5, 9), (1, 3, 3, 3, 3))[0]
-    return Cut(), Cut(count, rng.randrange(1000), skew, rng.random() < 0.3)
+    seed, restarts = rng.randrange(1000), rng.random() < 0.3
+    return Cut(), Cut(count, seed, skew, restarts, rng.choices((0, 4, 12), (6, 2, 2))[0])
 
 
 class _Generator:
@@ -82,6 +84,10 @@ class _Generator:
         # Most histories use few kinds, so that the same thing happens to a table several times.
         self._kinds = rng.sample(kinds, rng.randint(1, 4))
         self._statements = rng.choice((0.15, 0.35, 0.6))
+        # For the same reason many have only a few kinds of statements.
+        self._actions = self._all_actions()
+        if rng.random() < 0.7:
+            self._actions = rng.sample(self._actions, rng.randint(1, 5))
 
     @property
     def _allows_keyless(self) -> bool:
@@ -128,8 +134,9 @@ class _Generator:
         generation = feed.generation
         if generation == "classic" and feed.protocol != "craft" and rng.random() < 0.4:
             generation = "new"
-        lost = rng.randrange(1, 1000) if feed.has_watermarks and rng.random() < 0.5 else 0
-        self._play(["restart", rng.choice((0, 0, 1, 2)), generation, lost])
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            lost = rng.randrange(1, 1000) if feed.has_watermarks and rng.random() < 0.5 else 0
+            self._play(["restart", rng.choice((0, 0, 1, 2)), generation, lost])
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -147,8 +154,9 @@ class _Generator:
 
     # --- statements -------------------------------------------------------------------------------
 
-    def _statement(self) -> None:
-        choices: list[tuple[int, Callable[[], None]]] = [
+    def _all_actions(self) -> list[tuple[int, Callable[[], None]]]:
+        """The kinds of statements, with their weights."""
+        return [
             (10, self._create),
             (8, self._drop),
             (3, self._recover),
@@ -160,18 +168,54 @@ class _Generator:
             (8, self._partition),
             (2, self._drop_database),
             (2, self._create_database),
+            (5, self._create_like),
+            (4, self._exchange),
+            (2, self._view),
+            (1, self._flashback),
         ]
-        weights, actions = zip(*choices, strict=True)
+
+    def _statement(self) -> None:
+        weights, actions = zip(*self._actions, strict=True)
         self._rng.choices(actions, weights)[0]()
 
     def _flip(self) -> bool:
         return self._rng.random() < 0.5
 
-    def _create(self) -> None:
+    def _create(self, kind: str | None = None) -> None:
         rng = self._rng
         known = sorted(self._upstream.databases) or ["d"]
-        kind = rng.choice(self._kinds)
+        kind = kind or rng.choice(self._kinds)
         self._play(["create", rng.choice(known), rng.choice(TABLES), kind, self._flip()])
+
+    def _create_like(self) -> None:
+        rng, other = self._rng, self._table()
+        database = rng.choice(sorted(self._upstream.databases) or ["d"])
+        self._play(["create_like", database, rng.choice(TABLES), [*other]])
+
+    def _exchange(self) -> None:
+        parts, plain = self._partitioned(), self._fitting()
+        if parts and plain:
+            rng = self._rng
+            self._play(["exchange", *rng.choice(parts), rng.randrange(3), [*rng.choice(plain)]])
+        elif parts:
+            self._create("narrow")
+        else:
+            self._create("partitioned")
+
+    def _partitioned(self) -> list[tuple[str, str]]:
+        return sorted(name for name, table in self._upstream.tables.items() if table.partitions)
+
+    def _fitting(self) -> list[tuple[str, str]]:
+        """The tables with the columns of a partition."""
+        columns = [self._upstream.tables[name].columns for name in self._partitioned()]
+        tables = self._upstream.tables.items()
+        return sorted(n for n, each in tables if not each.partitions and each.columns in columns)
+
+    def _view(self) -> None:
+        self._play(["view", self._rng.choice(DATABASES), "v", self._flip()])
+
+    def _flashback(self) -> None:
+        self._play(["flashback"])
 
     def _create_database(self) -> None:
         self._play(["create_database", self._rng.choice(DATABASES)])
@@ -183,7 +227,11 @@ class _Generator:
         self._play(["drop", *self._table()])
 
     def _recover(self) -> None:
-        self._play(["recover", self._rng.choice(DATABASES), self._rng.choice(TABLES)])
+        dropped = sorted(self._upstream.dropped)
+        if dropped:
+            self._play(["recover", *self._rng.choice(dropped)])
+        else:
+            self._drop()
 
     def _truncate(self) -> None:
         self._play(["truncate", *self._table(), self._flip()])
@@ -245,7 +293,9 @@ class _Generator:
         return bool(replace(table, indexes=table.indexes[:n] + table.indexes[n + 1 :]).handle)
 
     def _partition(self) -> None:
-        parts = [name for name, table in self._upstream.tables.items() if table.partitions]
+        parts = self._partitioned()
         if parts:
             kind = self._rng.choice(("truncate_partition", "drop_partition"))
-            self._play([kind, *self._rng.choice(sorted(parts)), self._rng.randrange(3)])
+            self._play([kind, *self._rng.choice(parts), self._rng.randrange(3)])
+        else:
+            self._create("partitioned")

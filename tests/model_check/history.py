@@ -88,6 +88,8 @@ class TableState:
     rows: dict[Any, Stored] = field(default_factory=dict)
     excuses: frozenset[str] = frozenset()
     """Why a mirror may say that it cannot follow this table."""
+    past: frozenset[str] = frozenset()
+    """The kinds of statements that the table has seen since it was created."""
 
     @property
     def key(self) -> Name:
@@ -213,6 +215,8 @@ Truth = dict[Name, TableState]
 
 AMBIGUOUS = "ambiguous rename"
 """The excuse of tables that a RENAME without the old database may mean."""
+LIKE = "like another table"
+"""The excuse of tables that are made like one that the feed may not have shown."""
 KINDS = (
     "int",
     "composite",
@@ -223,8 +227,9 @@ KINDS = (
     "none",
     "partitioned",
     "two",
+    "narrow",
 )
-"""The kinds of tables, by their keys."""
+"""The kinds of tables, by their keys; a narrow one has the columns of a partitioned one."""
 
 
 def _columns_of(kind: str) -> tuple[tuple[ColumnModel, ...], tuple[IndexModel, ...], bool]:
@@ -248,6 +253,7 @@ def _columns_of(kind: str) -> tuple[tuple[ColumnModel, ...], tuple[IndexModel, .
         "unique": ((solid("id", "int"), v, s), (IndexModel("uk", ("id",)),), False),
         "none": ((ColumnModel("id", "int"), v), (), False),
         "partitioned": ((solid("id", "int"), v), (primary,), True),
+        "narrow": ((solid("id", "int"), v), (primary,), True),
         "two": (
             (solid("id", "int"), solid("u", "int"), v),
             (primary, IndexModel("uk", ("u",))),
@@ -268,7 +274,9 @@ class Upstream:
         self.unclear: set[Name] = set()
         """The names of tables that a RENAME without the old database may have meant."""
         self.ts = START_MS << LOGICAL
-        self._dropped: dict[Name, TableState] = {}
+        self.dropped: dict[Name, TableState] = {}
+        """The tables that RECOVER TABLE can bring back."""
+        self._op = ""
         self._ids = 100
         self._rowids = 0
 
@@ -298,6 +306,7 @@ class Upstream:
         if op[0] in ("mark", "restart", "start", "partitions"):
             self.commits.append(Signal(op))
             return True
+        self._op = op[0]
         action: Callable[..., Commit | None] = getattr(self, f"_{op[0]}")
         commit = action(*op[1:])
         if commit is None:
@@ -325,7 +334,7 @@ class Upstream:
         self.databases.discard(database)
         for name in [name for name in self.tables if name[0] == database]:
             del self.tables[name]
-        self._dropped = {name: t for name, t in self._dropped.items() if name[0] != database}
+        self.dropped = {name: t for name, t in self.dropped.items() if name[0] != database}
         return self._statement([WireDdl(f"DROP DATABASE `{database}`", database, None, None)])
 
     def _create(
@@ -348,29 +357,76 @@ class Upstream:
             partitions,
         )
         self.tables[table.key] = table
-        self._dropped.pop(table.key, None)
+        self.dropped.pop(table.key, None)
         query = f"CREATE TABLE {_spelled(table.key, qualified)} ({_definition(table)})"
         if partitions:
             parts = ",".join(f"PARTITION `{p}` VALUES LESS THAN ({n})" for p, n in partitions)
             query += f" PARTITION BY RANGE (`id`) ({parts})"
         return self._statement([WireDdl(query, database, table.schema(), None)])
 
+    def _create_like(self, database: str, name: str, of: list[str]) -> Commit | None:
+        """CREATE TABLE … LIKE; nobody can tell what a table from before the feed is like."""
+        other = self.tables.get((of[0], of[1]))
+        if other is None or database not in self.databases or (database, name) in self.tables:
+            return None
+        ts = self._tick()
+        table = replace(
+            other,
+            database=database,
+            name=name,
+            table_id=self._new_id(),
+            version=_version(ts),
+            born=ts,
+            rows={},
+            excuses=frozenset({LIKE}),
+            past=frozenset({self._op}),
+        )
+        self.tables[table.key] = table
+        self.dropped.pop(table.key, None)
+        query = f"CREATE TABLE `{database}`.`{name}` LIKE {_spelled(other.key, True)}"
+        return self._statement([WireDdl(query, database, table.schema(), None)])
+
+    def _view(self, database: str, name: str, is_made: bool) -> Commit | None:
+        """CREATE VIEW or DROP VIEW; a view has no schema in a feed that this model has seen."""
+        if database not in self.databases or (database, name) in self.tables:
+            return None
+        self._tick()
+        query = f"CREATE VIEW `{database}`.`{name}` AS SELECT 1 AS `a`"
+        if not is_made:
+            query = f"DROP VIEW `{database}`.`{name}`"
+        return self._statement([WireDdl(query, database, None, None)])
+
+    def _flashback(self) -> Commit | None:
+        """FLASHBACK CLUSTER: all rows are those of an earlier instant, and none is sent."""
+        if not self.tables:
+            return None
+        self._tick()
+        for table in list(self.tables.values()):
+            self.tables[table.key] = self._unsent(table, {})
+        query = "FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01 00:00:00'"
+        return self._statement([WireDdl(query, "", None, None)])
+
+    def _unsent(self, table: TableState, rows: dict[Any, Stored]) -> TableState:
+        """A table whose rows have changed without a message."""
+        excuses, past = table.excuses | {self._op}, table.past | {self._op}
+        return replace(table, rows=rows, excuses=excuses, past=past)
+
     def _drop(self, database: str, name: str) -> Commit | None:
         table = self.tables.pop((database, name), None)
         if table is None:
             return None
         self._tick()
-        self._dropped[table.key] = table
+        self.dropped[table.key] = table
         schema = table.schema()
         return self._alike(f"DROP TABLE `{database}`.`{name}`", schema, schema)
 
     def _recover(self, database: str, name: str) -> Commit | None:
-        table = self._dropped.get((database, name))
+        table = self.dropped.get((database, name))
         if table is None or table.key in self.tables or database not in self.databases:
             return None
-        del self._dropped[table.key]
+        del self.dropped[table.key]
         self._tick()
-        table = replace(table, excuses=table.excuses | {"recovered"})
+        table = replace(table, excuses=table.excuses | {"recovered"}, past=table.past | {self._op})
         self.tables[table.key] = table
         return self._alike(f"RECOVER TABLE `{database}`.`{name}`", table.schema(), None)
 
@@ -380,7 +436,7 @@ class Upstream:
             return None
         ts = self._tick()
         after = replace(table, rows={}, table_id=self._new_id(), version=_version(ts))
-        return self._altered(table, after, f"TRUNCATE TABLE {_spelled(table.key, qualified)}")
+        return self._altered(table, after, f"TRUNCATE TABLE {_typed(table.key, qualified)}")
 
     def _alike(self, query: str, after: TableSchema, before: TableSchema | None) -> Commit:
         """A statement that both architectures spell alike; only classic tells the old schema."""
@@ -389,7 +445,7 @@ class Upstream:
 
     def _altered(self, before: TableState, after: TableState, query: str) -> Commit:
         del self.tables[before.key]
-        self.tables[after.key] = after
+        self.tables[after.key] = replace(after, past=after.past | {self._op})
         return self._alike(query, after.schema(), before.schema())
 
     # --- names ------------------------------------------------------------------------------------
@@ -410,7 +466,7 @@ class Upstream:
         after = replace(table, database=to_database, name=to_name)
         del self.tables[table.key]
         self.tables[after.key] = after
-        old = _spelled(table.key, is_named)
+        old = _typed(table.key, is_named)
         new = _spelled(after.key, is_named or database != to_database)
         classic = f"RENAME TABLE {old} TO {new}"
         if form.startswith("alter"):
@@ -487,7 +543,7 @@ class Upstream:
             replace(table, columns=columns, version=_version(ts)),
             lambda values: (*values[:place], fill, *values[place:]),
         )
-        query = f"ALTER TABLE {_spelled(table.key, qualified)} ADD COLUMN {added.sql()}{where}"
+        query = f"ALTER TABLE {_typed(table.key, qualified)} ADD COLUMN {added.sql()}{where}"
         return self._altered(table, after, query)
 
     def _drop_column(self, database: str, name: str, n: int, qualified: bool) -> Commit | None:
@@ -504,7 +560,7 @@ class Upstream:
             replace(table, columns=columns, version=_version(ts)),
             lambda values: (*values[:n], *values[n + 1 :]),
         )
-        query = f"ALTER TABLE {_spelled(table.key, qualified)} DROP COLUMN `{column}`"
+        query = f"ALTER TABLE {_typed(table.key, qualified)} DROP COLUMN `{column}`"
         return self._altered(table, after, query)
 
     def _rename_column(
@@ -521,7 +577,7 @@ class Upstream:
             for index in table.indexes
         )
         after = replace(table, columns=columns, indexes=indexes, version=_version(ts))
-        target = _spelled(table.key, qualified)
+        target = _typed(table.key, qualified)
         query = f"ALTER TABLE {target} RENAME COLUMN `{old.name}` TO `{new}`"
         return self._altered(table, after, query)
 
@@ -543,7 +599,7 @@ class Upstream:
         new = replace(old, type=wider[choice % len(wider)])
         columns = (*table.columns[:n], new, *table.columns[n + 1 :])
         after = replace(table, columns=columns, version=_version(ts))
-        query = f"ALTER TABLE {_spelled(table.key, qualified)} MODIFY COLUMN {new.sql()}"
+        query = f"ALTER TABLE {_typed(table.key, qualified)} MODIFY COLUMN {new.sql()}"
         return self._altered(table, after, query)
 
     # --- keys -------------------------------------------------------------------------------------
@@ -613,6 +669,33 @@ class Upstream:
         query = f"ALTER TABLE `{name}` DROP PARTITION `{table.partitions[n][0]}`"
         return self._altered(table, after, query)
 
+    def _exchange(self, database: str, name: str, n: int, other: list[str]) -> Commit | None:
+        """EXCHANGE PARTITION: rows change places, and none is sent."""
+        table, plain = self.tables.get((database, name)), self.tables.get((other[0], other[1]))
+        if table is None or plain is None or not table.partitions or plain.partitions:
+            return None
+        if (table.columns, table.indexes) != (plain.columns, plain.indexes):
+            return None
+        n %= len(table.partitions)
+        staying = _outside(table, n)
+        if _outside(replace(table, rows=plain.rows), n):
+            return None  # TiDB refuses rows that do not belong into the partition
+        ts = self._tick()
+        leaving = {rowid: row for rowid, row in table.rows.items() if rowid not in staying}
+        version = _version(ts)
+        swapped = replace(self._unsent(table, staying | plain.rows), version=version)
+        taken = replace(self._unsent(plain, leaving), version=version, table_id=self._new_id())
+        self.tables |= {swapped.key: swapped, taken.key: taken}
+        query = (
+            f"ALTER TABLE {_spelled(table.key, True)} EXCHANGE PARTITION "
+            f"`{table.partitions[n][0]}` WITH TABLE {_spelled(plain.key, True)}"
+        )
+        # Classic names the partitioned table beside it, the new architecture the other one.
+        return self._statement(
+            [WireDdl(query, database, swapped.schema(), table.schema())],
+            [WireDdl(query, taken.database, taken.schema(), plain.schema())],
+        )
+
     # --- rows -------------------------------------------------------------------------------------
 
     def _txn(self, changes: list[Op]) -> Commit | None:
@@ -636,14 +719,19 @@ class Upstream:
         return Commit(self.ts, tuple(rows))
 
     def _excuse_twins(self, rows: Sequence[RowChange]) -> None:
-        """Equal rows of one transaction look like one that was sent again, unless there is a key."""
-        seen: set[tuple[Name, Row | None, Row | None]] = set()
+        """Equal rows of one transaction look like one that was sent again, unless there is a key.
+
+        It does not matter whether an insert or an update wrote them, or which of them took them away.
+        """
+        seen: set[tuple[Name, str, Row]] = set()
         for row in rows:
-            change = row.table.key, row.before, row.after
-            if change in seen and not row.table.handle:
-                table = self.tables[row.table.key]
-                self.tables[table.key] = replace(table, excuses=table.excuses | {"twins"})
-            seen.add(change)
+            for side, values in (("before", row.before), ("after", row.after)):
+                if values is None:
+                    continue
+                if (row.table.key, side, values) in seen and not row.table.handle:
+                    table = self.tables[row.table.key]
+                    self.tables[table.key] = replace(table, excuses=table.excuses | {"twins"})
+                seen.add((row.table.key, side, values))
 
     def _changed(self, table: TableState, kind: str, *arguments: int) -> TableState | None:
         rows = dict(table.rows)
@@ -680,6 +768,11 @@ def _version(ts: int) -> int:
 
 def _spelled(name: Name, qualified: bool) -> str:
     return f"`{name[0]}`.`{name[1]}`" if qualified else f"`{name[1]}`"
+
+
+def _typed(name: Name, qualified: bool) -> str:
+    """A table that is there as a user may type its name: in another case than it has."""
+    return _spelled((name[0].lower(), name[1].lower()), qualified)
 
 
 def _definition(table: TableState) -> str:

@@ -1,54 +1,62 @@
 """A lake in memory for the real mirror: the changelog is Arrow tables, tables are Python rows.
 
 `MemoryLake` offers what `Mirror` asks of a lake. The changelog answers by the code of
-`lake.changelog`, only its files are in memory. Rows of keyed tables are reduced by `LatestRows`;
-what Spark does otherwise (keyless rows, deletes by condition, changes of type) is done in Python.
+`lake.changelog`, only its files are in memory. Rows are reduced by the code that the executor has;
+what Spark does otherwise (merges, deletes by condition, changes of type) is done in Python.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.conversion import convert
-from tidegate.feed.gate import ROW_KINDS
-from tidegate.feed.tables import Name
-from tidegate.lake.apply import FAILED, MAYBE_RESENT, UnknownOldRow
-from tidegate.lake.changelog import (
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.receive.gate import ROW_KINDS
+from tidegate.changefeed.receive.order import POSITION
+from tidegate.lake.apply.executor import FAILED, MAYBE_RESENT
+from tidegate.lake.apply.keyless import LOWEST, MESSAGES, NET, CountedRows, Runs, UnknownOldRow
+from tidegate.lake.apply.last_changes import LATE, LatestRows
+from tidegate.lake.apply.planner import Create, Delete, Drop, Evolve, Rename, Rows, Step
+from tidegate.lake.apply.repair import CONTENT, LateEvents
+from tidegate.lake.apply.rows import Copies, RowReader
+from tidegate.lake.changelog.changelog import (
     TOLD,
     WATERMARKS,
     Changelog,
     Group,
+    Offsets,
     as_rows,
     by_arrival,
     joined,
     named,
     of_table,
 )
-from tidegate.lake.conditions import ALWAYS, Condition, above, equal, is_null, some, up_to
-from tidegate.lake.conversion import plan as plan_columns
-from tidegate.lake.format import OP
-from tidegate.lake.interval import Interval
-from tidegate.lake.latest import LatestRows
-from tidegate.lake.mend import LateEvents
-from tidegate.lake.mirror import Mirror, MirrorSettings
-from tidegate.lake.plan import Create, Delete, Drop, Evolve, Rename, Rows, Step
-from tidegate.lake.rows import Layout
-from tidegate.lake.snapshots import Intent, MirrorState, Snapshot
-from tidegate.lake.source import feed_topics
-from tidegate.model import EventFlag, TableSchema
+from tidegate.lake.changelog.interval import Interval
+from tidegate.lake.changelog.pending import FreshFiles
+from tidegate.lake.changelog.summary import FileSummary, summarize
+from tidegate.lake.formats.base import OP, Position, origin_of
+from tidegate.lake.formats.column_changes import plan as plan_columns
+from tidegate.lake.job.mirror import Mirror, MirrorSettings
+from tidegate.lake.job.source import feed_topics
+from tidegate.lake.record import Intent, MirrorState, Snapshot
+from tidegate.lake.storage.log_files import LogFile
+from tidegate.lake.storage.predicates import Condition, above, equal, is_null, some, up_to
+from tidegate.lake.table_states import WHOLE, KnownTables, TableRecords
+from tidegate.model import TableSchema
 from tidegate.model.schema import Column
 from tidegate.spark.types import arrow_type, from_text_array
+from tidegate.sql.casts import convert
+from tidegate.sql.tables import Name
 
 Values = tuple[Any, ...]
 
+_START = Position(0)
 _COMPARED = [
     *("topic", "partition", "offset", "kind", "commit_ts", "database", "table", "shape", "control"),
 ]
@@ -69,6 +77,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.parts: list[pa.Table] = []
+        self.summaries: list[FileSummary] = []
         self._whole: tuple[int, pa.Table] | None = None
 
     def table(self, version: int) -> pa.Table:
@@ -81,17 +90,46 @@ class MemoryChangelog(Changelog):
     """A changelog whose events are read from memory."""
 
     def __init__(self, log: MemoryLog, version: int | None = None) -> None:
-        super().__init__(None, "changelog", version)  # type: ignore[arg-type]
+        super().__init__(None, None, version)  # type: ignore[arg-type]
         self._log = log
 
     def now(self) -> MemoryChangelog:
         return MemoryChangelog(self._log, len(self._log.parts))
 
+    def at(self, version: int) -> MemoryChangelog:
+        return MemoryChangelog(self._log, version)
+
     def whole(self) -> MemoryChangelog:
         return self
 
+    def narrowed(
+        self,
+        fresh: FreshFiles,
+        taken: Offsets,
+        applied_ts: int | None,
+        since: int | None = None,
+    ) -> MemoryChangelog:
+        assert self.version is not None
+        for number in range(fresh.version or 0, self.version):
+            fresh.add(LogFile(str(number), 0), self._log.summaries[number])
+        fresh.prune(taken.last, applied_ts)
+        fresh.version = self.version
+        narrow = MemoryChangelog(self._log, self.version)
+        narrow._fresh = fresh
+        return narrow
+
     def add(self, events: pa.Table) -> None:
-        self._log.parts.append(as_rows(events))
+        rows = as_rows(events)
+        self._log.parts.append(rows)
+        self._log.summaries.append(summarize([rows]))
+
+    def _read(
+        self, files: Sequence[LogFile], condition: Condition, columns: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        needed = [*dict.fromkeys([*columns, *_COMPARED])]
+        for file in files:
+            part = self._log.parts[int(file.path)].select(needed).filter(condition.arrow())
+            yield from part.select(list(columns)).to_batches()
 
     def matching(self, condition: Condition, columns: Sequence[str] = _OF_ROWS) -> pa.Table:
         """Some columns of the events that meet a condition."""
@@ -100,24 +138,25 @@ class MemoryChangelog(Changelog):
         found = self._log.table(version).select(needed).filter(condition.arrow())
         return found.select(list(columns))
 
-    def _batches(
-        self, condition: Condition, columns: Sequence[str]
-    ) -> Iterator[pa.RecordBatch] | None:
+    def _batches(self, condition: Condition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         return iter(self.matching(condition, columns).to_batches())
-
-    def files(self, condition: Condition) -> None:
-        return None
 
 
 class MemorySnapshots:
-    """The record of a lake: the last state, as its JSON."""
+    """The record of a lake: the last state, as its JSON, and what was said of tables."""
 
     def __init__(self) -> None:
-        self._state: tuple[str, str] | None = None
+        self._state: str | None = None
+        self._of_tables: list[str] = []
+        self._records = TableRecords()
         self._intent: str | None = None
 
     def state(self) -> MirrorState | None:
-        return None if self._state is None else MirrorState.from_json(*self._state)
+        if self._state is None:
+            return None
+        state = MirrorState.from_json(self._state, KnownTables.from_records(self._of_tables))
+        self._records.start(state.known_tables(), self._of_tables)
+        return state
 
     def intended(self) -> Intent | None:
         return None if self._intent is None else Intent.from_json(self._intent)
@@ -126,7 +165,11 @@ class MemorySnapshots:
         self._intent = intent.to_json()
 
     def record(self, state: MirrorState, changed: Sequence[Snapshot]) -> None:
-        self._state = state.progress_json(), state.tables_json()
+        self._state = state.progress_json()
+        record = self._records.changes(state.known_tables())
+        if record is not None:
+            self._of_tables = [] if record.startswith(WHOLE) else self._of_tables
+            self._of_tables.append(record)
 
     def kept_since(self) -> int:
         return 0
@@ -143,7 +186,7 @@ class MemoryQuarantine:
 
 
 class MemoryLateLog:
-    """A changelog in which late events are marked, as `lake.mend.LateLog` has it."""
+    """A changelog in which late events are marked, as `lake.apply.repair.LateLog` has it."""
 
     def __init__(self, changelog: MemoryChangelog, late: LateEvents) -> None:
         if late.places is not None:
@@ -166,7 +209,12 @@ class MemoryLateLog:
 
     def times(self, until: int | None) -> dict[Name, list[int]]:
         found: dict[Name, set[int]] = {}
-        for row in self._matching(self._late, until).to_pylist():
+        late = self._matching(self._late, until).to_pylist()
+        in_time = self._matching(self._in_time, until).to_pylist() if late and until else []
+        copies = [[row[name] for name in CONTENT] for row in in_time]
+        for row in late:
+            if [row[name] for name in CONTENT] in copies:
+                continue
             found.setdefault(Name(row["database"], row["table"]), set()).add(row["commit_ts"])
         return {name: sorted(times) for name, times in found.items()}
 
@@ -187,6 +235,7 @@ class MemoryLateLog:
                 "late": tuple(row[name] for name in _PLACE) in late,
                 "rows": 1,
                 "first_ts": row["commit_ts"],
+                "last_ts": row["commit_ts"],
             }
             for row in self.rows(first, until, late=False).to_pylist()
         )
@@ -200,9 +249,12 @@ class MemoryLateLog:
 class MemoryTable:
     """A table: its columns and rows, in Python's values."""
 
-    name: tuple[str, str]
+    name: tuple[str, str] | None
+    """None if it was dropped."""
     columns: tuple[Column, ...]
     rows: list[Values] = field(default_factory=list)
+    position: Position = _START
+    origin: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -225,13 +277,19 @@ class MemoryTables:
         del schema
         return ""
 
-    def create(self, name: tuple[str, str], schema: TableSchema) -> str:
-        for identifier in [key for key, table in self.tables.items() if table.name == name]:
-            del self.tables[identifier]  # as a format does: it is in the way
+    def create(self, name: tuple[str, str], schema: TableSchema, position: Position) -> str:
+        for table in self.tables.values():
+            if table.name == name:  # as a format does: it is in the way
+                table.name, table.position = None, position
         self._made += 1
         identifier = f"m{self._made}"
-        self.tables[identifier] = MemoryTable(name, schema.carried)
+        origin = origin_of(*name, position)
+        self.tables[identifier] = MemoryTable(name, schema.carried, [], position, origin)
         return identifier
+
+    def made_by(self, origin: str) -> str | None:
+        """The table that a step made before it was cut off."""
+        return next((key for key, each in self.tables.items() if each.origin == origin), None)
 
     def rename(self, identifier: str, name: tuple[str, str]) -> None:
         taken = [key for key, table in self.tables.items() if table.name == name]
@@ -254,9 +312,16 @@ class MemoryLake:
         return MemoryLateLog(changelog, late)
 
     def apply(
-        self, steps: Sequence[Step], changelog: MemoryChangelog, interval: Interval, **_: Any
+        self,
+        steps: Sequence[Step],
+        changelog: MemoryChangelog,
+        interval: Interval,
+        *,
+        again: bool,
+        on_step: Callable[[Step], None],
+        **_: Any,
     ) -> None:
-        Executor(self.tables, changelog, interval).run(steps)
+        Executor(self.tables, changelog, interval, again=again, on_step=on_step).run(steps)
 
     def repair(
         self,
@@ -267,49 +332,85 @@ class MemoryLake:
         log: MemoryLateLog,
         since: Mapping[Name, int],
         until: int | None,
+        again: bool,
+        on_step: Callable[[Step], None],
         **_: Any,
     ) -> None:
-        Repairer(self.tables, changelog, interval, log, since, until).run(steps)
+        Repairer(
+            *(self.tables, changelog, interval, log, since, until), again=again, on_step=on_step
+        ).run(steps)
 
 
-def new_mirror(lake: MemoryLake, config: ChangefeedConfig, *, watermarks: bool) -> Mirror:
+def new_mirror(
+    lake: MemoryLake,
+    config: ChangefeedConfig,
+    *,
+    watermarks: bool,
+    boundary: Callable[[str], None] = lambda name: None,
+) -> Mirror:
     """A mirror that starts, or continues, on this lake; it knows the changefeed's settings."""
     settings = MirrorSettings(topics=feed_topics(config))
-    return Mirror(lake, watermarks=watermarks, settings=settings)  # type: ignore[arg-type]
+    return Mirror(
+        lake,  # type: ignore[arg-type]
+        watermarks=watermarks,
+        settings=settings,
+        boundary=boundary,
+    )
 
 
 class Executor:
-    """Does the steps of a plan."""
+    """Does the steps of a plan; `again` says that some may have been done before a crash."""
 
     def __init__(
-        self, tables: MemoryTables, changelog: MemoryChangelog, interval: Interval
+        self,
+        tables: MemoryTables,
+        changelog: MemoryChangelog,
+        interval: Interval,
+        *,
+        again: bool,
+        on_step: Callable[[Step], None],
     ) -> None:
         self._tables = tables
         self._changelog = changelog
         self._interval = interval
+        self._again = again
+        self._on_step = on_step
 
     def run(self, steps: Sequence[Step]) -> None:
         """Does all steps; a table whose old rows are unknown is stopped."""
         failed: set[int] = set()
         for step in steps:
-            if id(step.table) in failed and not isinstance(step, Drop | Rename):
-                continue
-            try:
+            if id(step.table) not in failed or isinstance(step, Drop | Rename):
+                try:
+                    self._try(step)
+                except UnknownOldRow as error:
+                    failed.add(id(step.table))
+                    step.table.stop(FAILED.format(cause=error), step.position.ts)
+            self._on_step(step)
+
+    def _try(self, step: Step) -> None:
+        table = step.table
+        if isinstance(step, Create):
+            made = self._tables.made_by(origin_of(*step.name, step.position))
+            if made is None or not self._again:
+                made = self._tables.create(step.name, step.schema, step.position)
+            table.identifier = table.uid = made
+        elif table.identifier:
+            known = self._tables.tables[table.identifier]
+            if not self._again or known.position < step.position:
                 self._do(step)
-            except UnknownOldRow as error:
-                failed.add(id(step.table))
-                step.table.stop(FAILED.format(cause=error), step.position.ts)
+                known.position = step.position
+            elif isinstance(step, Rows) and not step.schema.handle_key():
+                reader = RowReader(step.schema, step.layouts, sent=step.sent)
+                changes, marks = self._changes(step, reader), self._changelog.matching(WATERMARKS)
+                _counts(step, reader, changes, marks)
 
     def _do(self, step: Step) -> None:
         table = step.table
-        if isinstance(step, Create):
-            table.identifier = table.uid = self._tables.create(step.name, step.schema)
-        elif not table.identifier:
-            return
-        elif isinstance(step, Rows):
+        if isinstance(step, Rows):
             self._rows(step, self._tables.tables[table.identifier])
         elif isinstance(step, Drop):
-            del self._tables.tables[table.identifier]
+            self._tables.tables[table.identifier].name = None
             table.identifier = ""
         elif isinstance(step, Rename):
             self._tables.rename(table.identifier, step.new_name)
@@ -325,34 +426,35 @@ class Executor:
     def _rows(self, step: Rows, table: MemoryTable) -> None:
         if step.schema.carried_names != table.names:
             raise ValueError(f"rows of {step.schema.carried_names} for {table.names}")
-        changes, key = self._changes(step), step.schema.handle_key()
+        reader = RowReader(step.schema, step.layouts, sent=step.sent)
+        changes, key = self._changes(step, reader), step.schema.handle_key()
         if key:
-            _merge(table, self._last_rows(step, changes, key), key)
+            _merge(table, self._last_rows(step, reader, changes, key), key)
         else:
-            _keyless(table, step, changes, self._changelog.matching(WATERMARKS))
+            _keyless(table, step, reader, changes, self._changelog.matching(WATERMARKS))
 
-    def _changes(self, step: Rows) -> pa.Table:
+    def _changes(self, step: Rows, reader: RowReader) -> pa.Table:
         within = self._interval.within(*step.segments)
         changes = self._changelog.matching(of_table(*step.name) & within)
-        return self._without_applied(step, changes) if step.late else changes
+        return self._without_applied(step, reader, changes) if step.late else changes
 
-    def _without_applied(self, step: Rows, changes: pa.Table) -> pa.Table:
+    def _without_applied(self, step: Rows, reader: RowReader, changes: pa.Table) -> pa.Table:
         """Without late rows that are copies of what was applied in time."""
         applied = self._changelog.matching(of_table(*step.name) & self._interval.applied)
-        copies = {_content(step, event) for event in applied.to_pylist()}
-        keep = [
-            event["commit_ts"] != self._interval.late_ts or _content(step, event) not in copies
-            for event in changes.to_pylist()
-        ]
-        return changes.filter(pa.array(keep, pa.bool_()))
+        assert self._interval.late_ts is not None
+        prints = frozenset(map(reader.fingerprint, applied.select(Copies.COLUMNS).to_pylist()))
+        copies = Copies(self._interval.late_ts, reader, prints)
+        batches = map(copies.without, changes.to_batches())
+        return pa.Table.from_batches(batches, changes.schema)
 
-    def _latest(self, step: Rows, key: Sequence[str]) -> LatestRows:
-        order = self._interval.order
-        return LatestRows(step.schema, step.layouts, tuple(key), ALWAYS, order, step.moves)
+    def _latest(self, step: Rows, reader: RowReader, key: Sequence[str]) -> LatestRows:
+        return LatestRows(reader, tuple(key), self._interval.order, step.moves)
 
-    def _last_rows(self, step: Rows, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-        latest = self._latest(step, key)
-        return latest.rows(latest.last(latest.entries(changes)))
+    def _last_rows(
+        self, step: Rows, reader: RowReader, changes: pa.Table, key: Sequence[str]
+    ) -> pa.Table:
+        latest = self._latest(step, reader, key)
+        return latest.here(changes.select(latest.columns).to_batches())
 
 
 class Repairer(Executor):
@@ -366,12 +468,17 @@ class Repairer(Executor):
         log: MemoryLateLog,
         since: Mapping[Name, int],
         until: int | None,
+        *,
+        again: bool,
+        on_step: Callable[[Step], None],
     ) -> None:
-        super().__init__(tables, changelog, interval)
-        self._all_rows = log.rows(since, until, late=False)
-        self._late_rows = log.rows(since, until, late=True)
+        super().__init__(tables, changelog, interval, again=again, on_step=on_step)
+        rows, late = (log.rows(since, until, late=late) for late in (False, True))
+        places = {tuple(row.values()) for row in late.select(POSITION).to_pylist()}
+        is_late = [tuple(row.values()) in places for row in rows.select(POSITION).to_pylist()]
+        self._all_rows = rows.append_column(LATE, pa.array(is_late, pa.bool_()))
 
-    def _changes(self, step: Rows) -> pa.Table:
+    def _changes(self, step: Rows, reader: RowReader) -> pa.Table:
         return self._of_step(step, self._all_rows)
 
     def _of_step(self, step: Rows, rows: pa.Table) -> pa.Table:
@@ -383,25 +490,8 @@ class Repairer(Executor):
         condition = condition if high is None else condition & up_to("commit_ts", high)
         return rows.filter(condition.arrow())
 
-    def _last_rows(self, step: Rows, changes: pa.Table, key: Sequence[str]) -> pa.Table:
-        latest = self._latest(step, key)
-        names = [f"key{number}" for number in range(len(key))]
-        late = latest.entries(self._of_step(step, self._late_rows)).select(names).to_pylist()
-        touched = {tuple(row.values()) for row in late}
-        last = latest.last(latest.entries(changes))
-        keep = [tuple(row.values()) in touched for row in last.select(names).to_pylist()]
-        return latest.rows(last.filter(pa.array(keep, pa.bool_())))
-
-
-def _content(step: Rows, event: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a row change says, its columns by name."""
-    names = step.sent.carried_names
-    layout = next((each for each in step.layouts if each.shape == event["shape"]), None)
-    sides = []
-    for side in ("after", "before"):
-        by_name = dict(zip(layout.names, event[side] or (), strict=False)) if layout else {}
-        sides.append(None if event[side] is None else tuple(by_name.get(name) for name in names))
-    return event["commit_ts"], event["kind"], *sides
+    def _latest(self, step: Rows, reader: RowReader, key: Sequence[str]) -> LatestRows:
+        return replace(super()._latest(step, reader, key), touched=True)
 
 
 def _merge(table: MemoryTable, changes: pa.Table, key: Sequence[str]) -> None:
@@ -418,74 +508,26 @@ def _merge(table: MemoryTable, changes: pa.Table, key: Sequence[str]) -> None:
     table.rows = kept + [row for op, row in by_key.values() if op != "d"]
 
 
-def _keyless(table: MemoryTable, step: Rows, changes: pa.Table, marks: pa.Table) -> None:
-    """Counts rows: of all runs of a partition the one with the most of a row counts."""
-    for event in changes.to_pylist():
-        is_unknown = event["before"] is None or event["flags"] & EventFlag.BEFORE_AMBIGUOUS
-        if event["kind"] == "update" and is_unknown:
-            raise UnknownOldRow
-    layouts = {layout.shape: layout for layout in step.layouts}
-    counts: Counter[tuple[Any, ...]] = Counter()
-    messages: dict[tuple[Any, ...], set[int]] = {}
-    for event, run in _runs(changes, marks):
-        source = event["topic"], event["partition"]
-        for sign, texts in ((-1, _old_texts(event)), (1, event["after"])):
-            if texts is not None:
-                row = _typed(table.columns, layouts[event["shape"]], texts)
-                place = row, event["commit_ts"], source, run, sign
-                counts[place] += 1
-                messages.setdefault(place, set()).add(event["offset"])
-    most: dict[tuple[Any, ...], int] = {}
-    senders: Counter[tuple[Any, ...]] = Counter()
-    for (row, ts, source, run, sign), count in counts.items():
-        place = row, ts, source, sign
-        if count > most.get(place, 0):
-            senders[row, ts, sign] += len(messages[row, ts, source, run, sign])
-            senders[row, ts, sign] -= most.get(place, 0) and 1
-            most[place] = count
-    if any(count > 1 for count in senders.values()):
+def _keyless(
+    table: MemoryTable, step: Rows, reader: RowReader, changes: pa.Table, marks: pa.Table
+) -> None:
+    counts = _counts(step, reader, changes, marks)
+    there = Counter(table.rows)
+    numbers = [counts[name].to_pylist() for name in (NET, LOWEST)]
+    values = [counts[name].to_pylist() for name in table.names]
+    for net, lowest, *row in zip(*numbers, *values, strict=True):
+        before = there[tuple(row)]
+        there[tuple(row)] = before + net + max(0, -(before + lowest))
+    table.rows = [row for row, count in there.items() for _ in range(count)]
+
+
+def _counts(step: Rows, reader: RowReader, changes: pa.Table, marks: pa.Table) -> pa.Table:
+    """Counts rows of a table without a key, and marks the table where they may be re-sent ones."""
+    counted = CountedRows(reader, Runs.of(changes, marks))
+    counts = counted.here(changes.select(counted.columns).to_batches())
+    if max(counts[MESSAGES].to_pylist(), default=0) > 1:
         step.table.diverge(MAYBE_RESENT, guessed=True)
-    net: Counter[Values] = Counter(table.rows)
-    for (row, _, _, sign), count in sorted(most.items(), key=lambda each: (each[0][1], each[0][3])):
-        net[row] = max(0, net[row] + sign * count)
-    table.rows = [row for row, count in net.items() for _ in range(max(0, count))]
-
-
-def _runs(changes: pa.Table, marks: pa.Table) -> Iterator[tuple[dict[str, Any], Any]]:
-    """The rows with the run in which their partition sent them.
-
-    The sender has started again where a commit_ts or a watermark is lower than the one before it,
-    and where rows follow a watermark that had promised them.
-    """
-    events = pa.concat_tables([changes, marks]).sort_by([(name, "ascending") for name in _PLACE])
-    source, starts, row_ts, mark_ts, highest = None, 0, 0, 0, 0
-    for event in events.to_pylist():
-        here, ts = (event["topic"], event["partition"]), event["commit_ts"]
-        if here != source:
-            source, starts, row_ts, mark_ts, highest = here, 0, 0, 0, 0
-        if event["kind"] == "watermark":
-            starts += ts < mark_ts
-            mark_ts, highest = ts, max(highest, ts)
-        else:
-            starts += ts < row_ts
-            row_ts = ts
-            yield event, (starts, ts <= highest)
-
-
-def _old_texts(event: Mapping[str, Any]) -> Sequence[str | None] | None:
-    """The old row; a column that it does not carry has not changed."""
-    old, bits = event["before"], event["before_missing"]
-    if old is None or bits is None:
-        return None if old is None else list(old)
-    return [
-        new if bits[place >> 3] >> (place & 7) & 1 else value
-        for place, (value, new) in enumerate(zip(old, event["after"], strict=True))
-    ]
-
-
-def _typed(columns: Sequence[Column], layout: Layout, texts: Sequence[str | None]) -> Values:
-    by_name = dict(zip(layout.names, texts, strict=True))
-    return tuple(_value(column, by_name.get(column.name)) for column in columns)
+    return counts
 
 
 def _value(column: Column, text: str | None) -> Any:

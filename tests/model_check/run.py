@@ -36,8 +36,8 @@ class Tally:
     """Marks that nothing excuses, by state and reason."""
     examples: dict[str, int] = field(default_factory=dict)
 
-    def add(self, seed: int) -> None:
-        """Checks the case of a seed."""
+    def add(self, seed: int) -> str:
+        """Checks the case of a seed; the kind of its failure, or nothing."""
         verdict = check(random_case(seed))
         self.cases += 1
         self.tables += verdict.tables
@@ -48,6 +48,7 @@ class Tally:
         if verdict.problems:
             self.failures[verdict.kind] += 1
             self.first.setdefault(verdict.kind, seed)
+        return verdict.kind
 
     def join(self, other: Tally) -> None:
         self.cases += other.cases
@@ -80,7 +81,9 @@ def _run_until(end: float, seed: int, stride: int) -> Tally:
     pa.set_cpu_count(1)
     tally = Tally()
     while time.time() < end:
-        tally.add(seed)
+        failure = tally.add(seed)
+        if failure:
+            print(f"seed {seed}, after {tally.cases} histories: {failure}", flush=True)
         seed += stride
     return tally
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tests.model_check.history import Commit, Signal, Upstream
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.wire import CHANGE_SCHEMA, decode_batch
 from tidegate.wire.moves import mark_moves
 from tidegate.workload.recorder import Recorder
@@ -88,6 +88,8 @@ class Sent:
     start_ts: int
     last_watermark: int
     has_resent: bool = False
+    has_added_partitions: bool = False
+    """Whether partitions were added while the feed ran: rows sent again may come by them."""
 
 
 class Sender:
@@ -124,6 +126,7 @@ class Sender:
             self._start_ts,
             self._marks[-1] if self._marks else 0,
             self._has_resent,
+            self._partitions > self._feed.partitions,
         )
 
     def _run(self, entries: Sequence[Commit | Signal]) -> None:
@@ -308,13 +311,15 @@ class Cut:
     """How a feed is cut into batches: so many, or one for each message (0).
 
     With `skew` partitions are read at different speeds. `restarts` makes the mirror start again
-    between batches.
+    between batches. `crashes` cuts it off at the boundaries of its steps, one of so many on average
+    (0: never).
     """
 
     batches: int = 1
     seed: int = 0
     skew: bool = False
     restarts: bool = False
+    crashes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

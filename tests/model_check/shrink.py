@@ -84,7 +84,7 @@ def _fewer_cuts(case: Case, fails: Fails) -> Case:
 
 def _plainer_cuts(cut: Cut) -> Iterator[Cut]:
     """From the plainest: one batch, one for each message, then this one with less."""
-    found = [Cut(), Cut(0), replace(cut, skew=False, restarts=False)]
+    found = [Cut(), Cut(0), replace(cut, skew=False, restarts=False), replace(cut, crashes=0)]
     found += [replace(cut, restarts=False), replace(cut, skew=False)]
     yield from (each for each in found if each != cut)
 

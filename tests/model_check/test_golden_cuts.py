@@ -14,15 +14,15 @@ from zlib import crc32
 
 import pytest
 
-from tests.feed.test_replay import EVENTUAL, STOPPED, differences
+from tests.changefeed.test_replay import EVENTUAL, STOPPED, differences
 from tests.model_check.cut_feeds import KINDS, Mark, Run, random_cut
 from tests.model_check.golden_feeds import ScenarioModel, golden_feed
 from tests.model_check.sender import Cut
 from tests.support import corpus, truth
-from tidegate.feed.ddl import ChangeKind
-from tidegate.feed.tables import TableBook
-from tidegate.lake.apply import MAYBE_RESENT
-from tidegate.lake.plan import UPSTREAM_NEEDED, State
+from tidegate.lake.apply.executor import MAYBE_RESENT
+from tidegate.lake.apply.planner import UPSTREAM_NEEDED, State
+from tidegate.sql.ddl import ChangeKind
+from tidegate.sql.tables import TableBook
 
 ALL = bool(os.environ.get("TIDEGATE_ALL"))
 SMALL = 60
@@ -31,7 +31,7 @@ LONG = ("mixed1", "tall8", "tall20")
 SCENARIOS = sorted(
     {each.truth for each in corpus.variants() if each.scenario not in ("bank", *LONG)}
 )
-"""The truth of others is checked in tests/feed/test_replay.py."""
+"""The truth of others is checked in tests/changefeed/test_replay.py."""
 
 HARD = [
     # A stopped table has rows of a schema version that is forgotten: they need not wait for it.

@@ -11,9 +11,9 @@ from tests.model_check.generate import random_case
 from tests.model_check.oracle import Case, check
 from tests.model_check.run import MOST_MARKED, run_seeds
 from tests.model_check.shrink import described, shrunk
-from tidegate.feed.gate import Gate
-from tidegate.lake import mirror
-from tidegate.lake.plan import Planner
+from tidegate.changefeed.receive.gate import Gate
+from tidegate.lake.apply.planner import Planner
+from tidegate.lake.job import mirror
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 SEEDS = range(40)
@@ -50,7 +50,8 @@ def test_the_sample_has_every_protocol_and_kind_of_statement():
     assert kinds >= {
         *("create", "drop", "recover", "truncate", "rename", "rename_many", "drop_database"),
         *("add_column", "drop_column", "rename_column", "modify_column", "add_key", "drop_key"),
-        *("truncate_partition", "drop_partition", "txn", "mark", "restart", "start", "partitions"),
+        *("truncate_partition", "drop_partition", "exchange", "create_like", "view", "flashback"),
+        *("txn", "mark", "restart", "start", "partitions"),
     }
 
 

@@ -16,8 +16,8 @@ from tests.model_check.cut_feeds import CutFeed, TypedTruth
 from tests.model_check.generate import random_feed
 from tests.model_check.sender import TOPIC, Feed, Message
 from tests.support.table_model import model_of
-from tidegate.feed.changefeed import Changefeed
-from tidegate.lake.source import feed_topics
+from tidegate.changefeed.send.changefeed import Changefeed
+from tidegate.lake.job.source import feed_topics
 from tidegate.model.tso import physical_ms
 from tidegate.wire import decode_batch
 from tidegate.wire.moves import mark_moves

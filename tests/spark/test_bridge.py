@@ -15,9 +15,9 @@ from tests.support.corpus import Message
 from tests.support.mirror import Mirror
 from tests.support.spark import fresh
 from tests.support.table_model import state_of
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.gate import Gate
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.receive.gate import Gate
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.spark import changes, publish
 from tidegate.workload import workload
 

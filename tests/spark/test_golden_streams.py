@@ -18,7 +18,7 @@ from tests.support.corpus import Variant
 from tests.support.decoding import PROTOCOLS
 from tests.support.kafka import Broker
 from tests.support.spark import assert_equal, decoded, stream
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
 from tidegate.spark import changes
 from tidegate.spark.decoding import origin
 

@@ -53,6 +53,27 @@ def test_a_library_comes_whole_from_one_place(nowhere: Path) -> None:
     assert found.packages == tuple(jar.coordinates for jar in jars.KAFKA)
 
 
+def test_optional_libraries_are_taken_where_they_are_whole(nowhere: Path) -> None:
+    fill(nowhere / ".jars", "iceberg", "s3a")
+    wanted = [jar.file for jar in (*jars.ICEBERG, *jars.S3, *jars.S3A)]
+    found = jars.find(["iceberg"])
+    assert [path.name for path in found.files] == list(dict.fromkeys(wanted))
+    assert found.packages == ()
+
+    (nowhere / ".jars" / jars.S3A[0].file).unlink()
+    found = jars.find(["iceberg"])
+    assert [path.name for path in found.files] == [jar.file for jar in (*jars.ICEBERG, *jars.S3)]
+    assert found.packages == ()
+    assert jars.find(["postgresql"]).packages == (jars.POSTGRESQL[0].coordinates,)
+
+
+def test_a_jar_with_a_classifier_is_another_file_of_the_same_artifact() -> None:
+    fixtures = jars.REST_CATALOG.jars[0]
+    assert fixtures.file == "iceberg-open-api-1.11.0-test-fixtures.jar"
+    assert "<classifier>test-fixtures</classifier>" in jars.pom([fixtures])
+    assert "classifier" not in jars.pom(jars.ICEBERG)
+
+
 def test_what_spark_has_is_not_added(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(nowhere / "spark" / "jars", "delta")
     (nowhere / "spark" / "jars" / jars.ICEBERG[0].file.replace("1.12.0", "1.11.0")).touch()
@@ -74,7 +95,7 @@ def test_the_pom_has_every_jar_and_nothing_transitive() -> None:
     assert listed == [jar.coordinates for jar in jars.KAFKA]
     excluded = project.findall(".//m:exclusion/m:artifactId", space)
     assert [element.text for element in excluded] == ["*"] * len(jars.KAFKA)
-    assert "exclusion" not in jars.pom(jars.BROKER, transitive=True)
+    assert "exclusion" not in jars.pom(jars.BROKER.jars, transitive=True)
 
 
 def test_nothing_is_fetched_twice_and_maven_is_asked_for(

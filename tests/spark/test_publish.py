@@ -16,13 +16,13 @@ from tests.support.kafka import free_port
 from tests.support.mirror import Mirror
 from tests.support.spark import fresh
 from tests.support.table_model import state_of
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.ddl import transition
-from tidegate.feed.definition import Charset
-from tidegate.feed.dispatch import Dispatcher
-from tidegate.feed.gate import ROW_KINDS, Gate
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.receive.gate import ROW_KINDS, Gate
+from tidegate.changefeed.send.dispatch import Dispatcher
 from tidegate.model import ConfigError, SinkError
 from tidegate.spark import CHANGE_TYPE, publish
+from tidegate.sql.ddl import transition
+from tidegate.sql.definition import Charset
 from tidegate.wire import CHANGE_SCHEMA, ShapeBook
 from tidegate.workload import workload
 

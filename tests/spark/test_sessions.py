@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from tidegate.model import ConfigError, SparkError
-from tidegate.spark import missing, session, sessions
+from tidegate.spark import jars, missing, session, sessions
+from tidegate.spark.sessions import Configuration
 
 LIBRARIES = ("kafka", "iceberg", "delta")
 
@@ -88,19 +90,148 @@ def test_java_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         sessions.java_command()
 
 
-def test_settings_of_the_caller_win_and_jars_are_joined(tmp_path: Path) -> None:
-    from tidegate.spark.jars import Found
-
-    given = {"spark.ui.enabled": "true", "spark.jars": "mine.jar", "spark.driver.memory": "3g"}
-    chosen = sessions._settings(
-        "local[2]", Found((tmp_path / "a.jar",), ("g:a:1",)), ["kafka"], given
-    )
+def test_the_caller_wins_over_sparks_configuration_which_wins_over_tidegates_own() -> None:
+    there = Configuration({"spark.ui.enabled": "true", "spark.driver.memory": "2g"}, has_jars=True)
+    given = {"spark.driver.memory": "3g"}
+    chosen = sessions._settings(there, ["kafka"], given, {"spark.ui.enabled": "0", "x": "y"})
     assert chosen["spark.ui.enabled"] == "true"
     assert chosen["spark.driver.memory"] == "3g"
-    assert chosen["spark.jars"] == f"{tmp_path / 'a.jar'},mine.jar"
-    assert chosen["spark.jars.packages"] == "g:a:1"
+    assert chosen["x"] == "y"
+    assert chosen["spark.master"] == "local[*]"
     assert "spark.sql.extensions" not in chosen
-    assert "spark.driver.memory" not in sessions._settings("yarn", Found(), [], {})
+
+
+def test_jars_packages_and_extensions_are_added_to_those_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for jar in jars.ICEBERG:
+        (tmp_path / jar.file).touch()
+    monkeypatch.setenv(jars.VARIABLE, str(tmp_path))
+    there = Configuration({"spark.jars": "theirs.jar", "spark.sql.extensions": "a.Theirs"})
+    given = {"spark.jars": "mine.jar", "spark.jars.packages": "g:a:1"}
+    chosen = sessions._settings(there, ["iceberg", "kafka"], given, {})
+    iceberg = [str(tmp_path / jar.file) for jar in jars.ICEBERG]
+    assert chosen["spark.jars"].split(",") == [*iceberg, "theirs.jar", "mine.jar"]
+    kafka = [jar.coordinates for jar in jars.KAFKA]
+    assert chosen["spark.jars.packages"].split(",") == [*kafka, "g:a:1"]
+    assert chosen["spark.sql.extensions"].split(",") == [sessions.EXTENSIONS["iceberg"], "a.Theirs"]
+
+
+@pytest.mark.parametrize(
+    ("there", "given", "master"),
+    [
+        ({}, {}, "local[*]"),
+        ({"spark.master": "spark://m:7077"}, {}, "spark://m:7077"),
+        ({"spark.master": "spark://m:7077"}, {"spark.master": "local[2]"}, "local[2]"),
+    ],
+)
+def test_the_master_of_sparks_configuration_counts_where_none_is_given(
+    there: dict[str, str], given: dict[str, str], master: str
+) -> None:
+    chosen = sessions._settings(Configuration(there, has_jars=True), [], given, {})
+    assert chosen["spark.master"] == master
+    # Sizes of this machine are none of a cluster's.
+    assert ("spark.driver.memory" in chosen) == master.startswith("local")
+
+
+def test_sparks_configuration_is_read_as_spark_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "# spark.master none\n\nspark.master   spark://m:7077\nspark.jars=a.jar,\\\n  b.jar\n"
+        "spark.x: a = b\n! spark.y no\n"
+    )
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    assert Configuration.find() == Configuration(
+        {"spark.master": "spark://m:7077", "spark.jars": "a.jar,b.jar", "spark.x": "a = b"}
+    )
+    arguments = "--master yarn --jars=c.jar --conf spark.x=1 -c 'spark.z=2 3' pyspark-shell"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+    expected = {"spark.master": "yarn", "spark.jars": "c.jar", "spark.x": "1", "spark.z": "2 3"}
+    assert Configuration.find() == Configuration(expected, has_jars=True)
+
+
+SUBMITTED = Configuration(
+    {"spark.master": "spark://m:7077", "spark.driver.memory": "1g"}, is_started=True, has_jars=True
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"spark.master": "local[2]"}, "`--master local[2]` of spark-submit"),
+        ({"spark.driver.memory": "2g"}, "`--conf spark.driver.memory=2g` of spark-submit"),
+        ({"spark.jars": "a.jar"}, "`--jars a.jar` of spark-submit"),
+    ],
+)
+def test_what_spark_submit_has_settled_is_refused_with_the_option_to_give(
+    given: dict[str, str], option: str
+) -> None:
+    with pytest.raises(SparkError) as refusal:
+        sessions._check_given(SUBMITTED, given)
+    assert f"Give the option {option}." in str(refusal.value)
+    sessions._check_given(SUBMITTED, dict(SUBMITTED.settings))
+
+
+@pytest.mark.parametrize(("is_started", "option"), [(True, "--conf"), (False, "--spark-conf")])
+def test_a_configuration_that_says_otherwise_than_it_must_be_is_refused(
+    is_started: bool, option: str
+) -> None:
+    zone = "spark.sql.session.timeZone"
+    there = Configuration({zone: "Asia/Tokyo"}, is_started=is_started)
+    with pytest.raises(SparkError, match=f"{option} {zone}=UTC`"):
+        sessions._check_needed(there, {}, [])
+    sessions._check_needed(there, {zone: "UTC"}, [])
+
+
+def submitted(folder: Path, program: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program by spark-submit with options, which is all that Spark is told."""
+    (folder / "run.py").write_text(program)
+    home = Path(pyspark.__file__).parent
+    return subprocess.run(
+        [home / "bin" / "spark-submit", *options, "run.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"SPARK_CONF_DIR": str(folder), "PYSPARK_PYTHON": sys.executable},
+    )
+
+
+def test_what_spark_submit_says_is_kept_and_what_is_missing_is_added(tmp_path: Path) -> None:
+    program = """
+from tidegate.spark import session
+spark = session(libraries=("iceberg",))
+names = ("spark.master", "spark.app.name", "spark.sql.shuffle.partitions", "spark.sql.extensions")
+print(*map(spark.conf.get, names), spark.conf.get("spark.sql.session.timeZone"))
+"""
+    place = jars.folder()
+    assert place is not None
+    files = ",".join(str(place / jar.file) for jar in jars.ICEBERG)
+    options = ("--master", "local[1]", "--name", "mine", "--conf", "spark.sql.shuffle.partitions=7")
+    done = submitted(tmp_path, program, *options, "--jars", files)
+    assert done.stdout.split() == ["local[1]", "mine", "7", sessions.EXTENSIONS["iceberg"], "UTC"]
+
+
+def test_a_jar_that_spark_submit_was_not_given_is_refused_with_the_option(tmp_path: Path) -> None:
+    program = """
+from tidegate.spark import session
+try:
+    session(libraries=("iceberg",))
+except Exception as error:
+    print(error)
+"""
+    done = submitted(tmp_path, program, "--master", "local[1]")
+    place = jars.folder()
+    assert place is not None
+    files = ",".join(str((place / jar.file).absolute()) for jar in jars.ICEBERG)
+    names = ", ".join(jar.file for jar in jars.ICEBERG)
+    assert done.stdout.strip() == (
+        f"Spark cannot be used: spark-submit has started it without {names}. Add the option "
+        f"`--jars {files}` to spark-submit."
+    )
 
 
 def test_an_interrupt_while_spark_starts_counts_when_it_has() -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.support import corpus
 from tests.support.decoding import PROTOCOLS, offsets
 from tests.support.spark import stream_rows
-from tidegate.feed.gate import ROW_KINDS
+from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.model import Column, ConfigError, SchemaNotSeen, TableSchema
 from tidegate.spark import changes, table
 from tidegate.spark.decoding import Decoding, Reading

@@ -26,7 +26,7 @@ class Message(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    note: str
+    note: str = ""
 
 
 class Poison(NamedTuple):

@@ -6,10 +6,8 @@ port, as a broker does that is upgraded. `make kafka` runs this module.
 
 from __future__ import annotations
 
-import atexit
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,16 +19,16 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support.corpus import Message
+from tests.support.processes import START_SECONDS, ServerProcess, free_port
 
-START_SECONDS = 60
 LONGEST_MESSAGE = 16 * 1024 * 1024
 
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{more}
 controller.listener.names=CONTROLLER
 log.dirs={folder}/data
 num.partitions=3
@@ -39,6 +37,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=200
 auto.create.topics.enable={create}
 message.max.bytes={longest}
 log.message.timestamp.before.max.ms=9223372036854775807
@@ -51,23 +50,23 @@ def jars_folder() -> Path | None:
     from tidegate.spark import jars
 
     place = jars.folder()
-    if place is None or not all((place / "kafka" / jar.file).is_file() for jar in jars.BROKER):
+    if place is None:
         return None
-    return place / jars.BROKER_FOLDER
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    own = place / jars.BROKER.folder
+    return own if all((own / jar.file).is_file() for jar in jars.BROKER.jars) else None
 
 
 class Broker:
     """A running broker; topics are made by `create`."""
 
     def __init__(
-        self, folder: Path, *, port: int | None = None, create_topics: bool = False
+        self,
+        folder: Path,
+        *,
+        port: int | None = None,
+        create_topics: bool = False,
+        listeners: Mapping[str, int] | None = None,
+        properties: str = "",
     ) -> None:
         libraries = jars_folder()
         if libraries is None:
@@ -76,8 +75,9 @@ class Broker:
         self.port = port or free_port()
         self._java = ["java", "-Xmx512m", "-cp", f"{libraries}/*"]
         self._properties = folder / "server.properties"
-        self._log = folder / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process = ServerProcess(
+            "Kafka", [*self._java, "kafka.Kafka", str(self._properties)], folder / "server.log"
+        )
         self._properties.write_text(
             _PROPERTIES.format(
                 port=self.port,
@@ -85,7 +85,9 @@ class Broker:
                 folder=folder,
                 longest=LONGEST_MESSAGE,
                 create=str(create_topics).lower(),
+                more="".join(f",{name}://127.0.0.1:{at}" for name, at in (listeners or {}).items()),
             )
+            + properties
         )
         # Quiet: without a configuration log4j says errors only, on the console.
         format_storage = ["kafka.tools.StorageTool", "format", "-c", str(self._properties)]
@@ -108,29 +110,12 @@ class Broker:
     # --- its life ---
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*self._java, "kafka.Kafka", str(self._properties)], stdout=log, stderr=log
-            )
-        atexit.register(self.stop)
-        self._wait()
+        # Each question itself waits for the answer.
+        if not self.process.is_running:
+            self.process.start(lambda: self.admin().list_topics(timeout=1))
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        atexit.unregister(self.stop)
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def wait(self) -> None:
-        """Until the broker ends by itself."""
-        assert self._process is not None
-        self._process.wait()
+        self.process.stop()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -140,21 +125,6 @@ class Broker:
             yield
         finally:
             self.start()
-
-    def _wait(self) -> None:
-        """Until it answers; each question itself waits for the answer."""
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                raise RuntimeError(f"Kafka ended at once:\n{self._log.read_text()[-2000:]}")
-            try:
-                self.admin().list_topics(timeout=1)
-                return
-            except Exception as error:
-                if time.monotonic() > deadline:
-                    said = self._log.read_text()[-2000:]
-                    raise RuntimeError(f"Kafka does not answer:\n{said}") from error
 
     # --- what is in it ---
 
@@ -170,6 +140,29 @@ class Broker:
         config = {name.replace("_", "."): value for name, value in settings.items()}
         wanted = [NewTopic(topic, num_partitions=partitions, config=config) for topic in topics]
         self._ask("create_topics", wanted)
+        client, deadline = self.admin(), time.monotonic() + START_SECONDS
+        while not self._has(client, topics, partitions):  # the controller is ahead of the broker
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the broker has not heard of {topics}")
+
+    @staticmethod
+    def _has(client: Any, topics: Iterable[str], partitions: int) -> bool:
+        listed = client.list_topics(timeout=START_SECONDS).topics
+        return all(
+            name in listed
+            and len(listed[name].partitions) == partitions
+            and all(each.leader >= 0 for each in listed[name].partitions.values())
+            for name in topics
+        )
+
+    def delete(self, *topics: str) -> None:
+        """Deletes topics and waits until nobody knows them any more."""
+        self._ask("delete_topics", list(topics))
+        client, deadline = self.admin(), time.monotonic() + START_SECONDS
+        while set(topics) & client.list_topics(timeout=START_SECONDS).topics.keys():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the broker still knows {topics}")
+            time.sleep(0.1)
 
     def add_partitions(self, topic: str, total: int) -> None:
         from confluent_kafka.admin import NewPartitions
@@ -224,11 +217,26 @@ class Broker:
 
 
 @contextmanager
-def broker(*, port: int | None = None, create_topics: bool = False) -> Iterator[Broker]:
-    """A broker in a folder of its own, which goes with it."""
+def broker(
+    *,
+    port: int | None = None,
+    create_topics: bool = False,
+    listeners: Mapping[str, int] | None = None,
+    properties: str = "",
+) -> Iterator[Broker]:
+    """A broker in a folder of its own, which goes with it.
+
+    `listeners` are more ports by the names of their listeners, which `properties` are about.
+    """
     folder = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
     try:
-        running = Broker(folder, port=port, create_topics=create_topics)
+        running = Broker(
+            folder,
+            port=port,
+            create_topics=create_topics,
+            listeners=listeners,
+            properties=properties,
+        )
         running.start()
         try:
             yield running
@@ -249,7 +257,7 @@ def main() -> None:
         print(f"A feed's sink URI: {uri}")
         print("Ctrl-C stops it and removes its data.", flush=True)
         try:
-            running.wait()
+            running.process.wait()
         except KeyboardInterrupt:
             print()
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tests.support.table_model import TableModel
-from tidegate.lake.format import LakePlace
+from tidegate.lake.formats.base import LakePlace
 from tidegate.lake.lake import Lake
 from tidegate.model.types import MySQLType
 

@@ -7,29 +7,23 @@ stopped by its process id, also when the test run ends by an error.
 
 from __future__ import annotations
 
-import atexit
 import os
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.kafka import free_port
+from tests.support import debian
+from tests.support.debian import MissingServer
+from tests.support.processes import START_SECONDS, ServerProcess, free_port
 
 PACKAGES = ("mariadb-server-core", "libaio1", "libnuma1", "liburing2")
 USER, PASSWORD = "mirror", "s3cret/@:pass"
-FOLDER = Path(__file__).parents[2] / "build" / "mariadb"
-FETCH_SECONDS = 120
-START_SECONDS = 60
-
-
-class MissingServer(Exception):
-    """There is no MariaDB here and none can be fetched; the text says why."""
+FOLDER = debian.BUILD / "mariadb"
 
 
 @dataclass(frozen=True)
@@ -38,7 +32,7 @@ class Program:
 
     executable: Path
     share: Path
-    libraries: tuple[Path, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def program() -> Program:
@@ -46,11 +40,8 @@ def program() -> Program:
     found = shutil.which("mariadbd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if found is not None:
         return Program(Path(found), _share(Path("/")))
-    executable = FOLDER / "usr/sbin/mariadbd"
-    if not executable.is_file():
-        _fetch(FOLDER)
-    libraries = {file.parent for file in FOLDER.rglob("*.so*")}
-    return Program(executable, _share(FOLDER), tuple(sorted(libraries)))
+    debian.unpack("MariaDB", FOLDER, lambda: PACKAGES)
+    return Program(FOLDER / "usr/sbin/mariadbd", _share(FOLDER), debian.libraries(FOLDER))
 
 
 def _share(root: Path) -> Path:
@@ -60,30 +51,6 @@ def _share(root: Path) -> Path:
     raise MissingServer(f"MariaDB's system tables are not under {root}")
 
 
-def _fetch(root: Path) -> None:
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise MissingServer("MariaDB is not installed, and there is no apt-get to fetch it")
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=root.parent, prefix=".mariadb-"))
-    except OSError as error:
-        raise MissingServer(f"There is no place for MariaDB's packages: {error}") from error
-    try:
-        _run(["apt-get", "-qq", "download", *PACKAGES], scratch)
-        for package in sorted(scratch.glob("*.deb")):
-            _run(["dpkg", "-x", str(package), "root"], scratch)
-        (scratch / "root").rename(root)
-    except (OSError, subprocess.SubprocessError) as error:
-        if not root.is_dir():  # else another run was faster
-            raise MissingServer(f"MariaDB's packages cannot be fetched: {error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _run(command: list[str], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=FETCH_SECONDS)
-
-
 class Server:
     """A running server with a user that may do everything."""
 
@@ -91,8 +58,18 @@ class Server:
         self.folder = folder
         self.port = free_port()
         self._program = program()
-        self._log = folder / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ServerProcess(
+            "MariaDB",
+            [
+                *self._command(),
+                "--bind-address=127.0.0.1",
+                f"--port={self.port}",
+                f"--socket={folder / 's.sock'}",
+                "--skip-name-resolve",
+            ],
+            folder / "server.log",
+            environment=self._program.environment,
+        )
         (folder / "data").mkdir()
         self._bootstrap()
         self.start()
@@ -116,12 +93,10 @@ class Server:
             "--innodb-buffer-pool-size=32M",
             "--innodb-log-file-size=8M",
             "--innodb-flush-log-at-trx-commit=0",
+            "--innodb-flush-method=nosync",  # the machine does not fail while a test runs
+            "--sync-frm=0",
             "--character-set-server=utf8mb4",
         ]
-
-    def _environment(self) -> dict[str, str]:
-        libraries = ":".join(map(str, self._program.libraries))
-        return {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else dict(os.environ)
 
     def _bootstrap(self) -> None:
         share = self._program.share
@@ -133,12 +108,12 @@ class Server:
             ),
             "FLUSH PRIVILEGES;\n",
             f"CREATE USER '{USER}'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}';\n",
-            f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1';\n",
+            f"GRANT ALL ON *.* TO '{USER}'@'127.0.0.1' WITH GRANT OPTION;\n",
         ]
         done = subprocess.run(
             [*self._command(), "--bootstrap"],
             input="\n".join(parts).encode(),
-            env=self._environment(),
+            env={**os.environ, **self._program.environment},
             capture_output=True,
             timeout=START_SECONDS,
         )
@@ -147,47 +122,15 @@ class Server:
 
     def start(self) -> None:
         """Starts it, with its data and on its port, and waits until it answers."""
-        command = [
-            *self._command(),
-            "--bind-address=127.0.0.1",
-            f"--port={self.port}",
-            f"--socket={self.folder / 's.sock'}",
-            "--skip-name-resolve",
-        ]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, env=self._environment(), stdout=log, stderr=log
-            )
-        atexit.register(self.stop)
-        self._wait()
+        self._process.start(self._answers)
 
-    def _wait(self) -> None:
-        import pymysql
-
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                self.connect().close()
-                return
-            except pymysql.OperationalError as error:
-                ended = self._process is None or self._process.poll() is not None
-                if ended or time.monotonic() > deadline:
-                    log = self._log.read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"MariaDB does not start ({error}):\n{log}") from error
-                time.sleep(0.1)
+    def _answers(self) -> bool:
+        self.connect().close()
+        return True
 
     def stop(self) -> None:
         """Ends the process, and waits for it."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        atexit.unregister(self.stop)
-        process.terminate()
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._process.stop()
 
     def connect(self, **settings: Any) -> Any:
         """A connection of PyMySQL."""

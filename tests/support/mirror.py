@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from tests.support.table_model import TableModel
-from tidegate.feed.ddl_names import DdlId
-from tidegate.feed.gate import Gate
-from tidegate.feed.order import Step, steps
-from tidegate.feed.schema_cache import SchemaCache
+from tidegate.changefeed.receive.gate import Gate
+from tidegate.changefeed.receive.order import Step, steps
+from tidegate.changefeed.receive.schema_cache import SchemaCache
 from tidegate.model import Delete, Insert, Update
+from tidegate.sql.ddl_names import DdlId
 from tidegate.wire import EventReader
 
 
@@ -44,7 +44,7 @@ class Mirror:
 
     def release(self) -> None:
         """Applies everything up to the resolved timestamp."""
-        parts = self.gate.split(pa.concat_tables(self.pending))
+        parts = self.gate.release().split(pa.concat_tables(self.pending))
         self.redelivered += parts.redelivered.num_rows
         readable = self.cache.split(parts.due)
         assert readable.waiting.num_rows == 0, self.cache.waiting()
@@ -64,7 +64,7 @@ class Mirror:
 
     def is_done(self) -> bool:
         """Whether all that was read has been applied; what came again afterwards counts as such."""
-        parts = self.gate.split(pa.concat_tables(self.pending))
+        parts = self.gate.release().split(pa.concat_tables(self.pending))
         return parts.held.num_rows == 0 and parts.due.num_rows == 0
 
     def _rows(self, table: pa.Table) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.mirror import Mirror
 from tests.support.table_model import TableModel
-from tidegate.feed.gate import Gate
+from tidegate.changefeed.receive.gate import Gate
 
 PARTITIONS = [("", number) for number in range(3)]
 REPEATS = st.lists(

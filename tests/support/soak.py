@@ -20,9 +20,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,8 @@ import pyarrow.compute as pc
 from tests.support.corpus import Message
 from tests.support.kafka import Broker, broker
 from tests.support.table_model import model_of
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.wire import decode_batch
 from tidegate.workload import Workload, workload
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from tidegate.lake.lake import Lake
 
 BOUNDARIES = (
+    "ingested",
+    "committed",
     "observed",
     "planned",
     "intended",
@@ -140,6 +142,43 @@ class Ended:
     seconds: float
 
 
+@dataclass(frozen=True)
+class SoakPlace:
+    """Where a lake is: a folder with its own catalog, or a catalog that `settings` configure."""
+
+    folder: str
+    name: str
+    settings: dict[str, str] = field(default_factory=dict)
+    """Spark's settings of the catalog `name`; empty for a lake with its own catalog."""
+
+    def open(self, spark: SparkSession) -> Lake:
+        """The lake; created if it does not exist."""
+        from tidegate.lake.formats.base import LakePlace
+        from tidegate.lake.lake import Lake
+
+        if self.settings:
+            place = LakePlace(self.folder, catalog=self.name, prefix="soak_")
+        else:
+            place = LakePlace(self.folder, name=self.name)
+        return Lake.create(spark, place)
+
+
+@contextmanager
+def rest_place() -> Iterator[SoakPlace]:
+    """A REST catalog with its tables in S3; both servers run until the end."""
+    from tests.support.rest_catalog import rest_catalog
+    from tests.support.s3 import object_store
+
+    with object_store() as store:
+        store.create_bucket("soak")
+        with rest_catalog(store, "s3://soak/warehouse") as catalog:
+            prefix = "spark.sql.catalog.rest"
+            settings = {prefix: "org.apache.iceberg.spark.SparkCatalog"}
+            settings |= {f"{prefix}.{name}": value for name, value in catalog.spark().items()}
+            settings |= {f"spark.hadoop.{name}": value for name, value in store.s3a().items()}
+            yield SoakPlace("s3a://soak/lake", "rest", settings)
+
+
 @dataclass
 class Soak:
     """A topic, a lake, and children that mirror one into the other."""
@@ -149,7 +188,9 @@ class Soak:
     folder: Path
     seed: int = 0
     topic: str = "soak"
-    max_per_trigger: int = 400
+    place: SoakPlace | None = None
+    """Where the lake is; None: in `folder`, with its own catalog."""
+    max_messages: int = 400
     max_step_seconds: float = 4.0
     passed: set[str] = field(default_factory=set)
     """The boundaries at which a child was killed."""
@@ -163,6 +204,7 @@ class Soak:
 
     @property
     def lake(self) -> Path:
+        """The folder of a lake with its own catalog."""
         return self.folder / "lake"
 
     @property
@@ -171,10 +213,12 @@ class Soak:
 
     def open(self, spark: SparkSession) -> Lake:
         """The lake, under the name by which its catalog knows it."""
-        from tidegate.lake.format import LakePlace
-        from tidegate.lake.lake import Lake
+        return self.location.open(spark)
 
-        return Lake.create(spark, LakePlace(str(self.lake), name=self.topic))
+    @property
+    def location(self) -> SoakPlace:
+        """Where the lake is."""
+        return self.place or SoakPlace(str(self.lake), self.topic)
 
     def send(self, share: float) -> None:
         """Sends the feed up to this share of its messages."""
@@ -191,10 +235,10 @@ class Soak:
         `armed` are boundaries at which it kills itself, when it first passes one; `how` is one of
         MOMENTS, and it is killed at a random time after that, if it has not ended by then.
         """
-        command = [sys.executable, "-m", "tests.support.soak", "child", str(self.lake)]
+        command = [sys.executable, "-m", "tests.support.soak", "child"]
+        command += [json.dumps(asdict(self.location))]
         command += [f"kafka://{self.broker.address}/{self.topic}?{self.feed.query}"]
-        command += ["--catalog", self.topic]
-        command += ["--max-per-trigger", str(self.max_per_trigger)]
+        command += ["--max-messages", str(self.max_messages)]
         command += ["--max-step-seconds", str(self.max_step_seconds)]
         command += ["--kill", ",".join(armed)]
         if follow:
@@ -277,14 +321,15 @@ def _processes_with(mark: str) -> list[str]:
 
 
 @contextmanager
-def mirror_session() -> Iterator[Any]:
-    """A small Spark session that starts quickly."""
+def mirror_session(more: Mapping[str, str]) -> Iterator[Any]:
+    """A small Spark session that starts quickly, with more settings."""
     from tidegate.spark import session
 
     settings = {
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
         "-XX:+UseSerialGC",
+        **more,
     }
     spark = session(
         "tidegate-soak", master="local[2]", settings=settings, libraries=("kafka", "iceberg")
@@ -297,12 +342,12 @@ def mirror_session() -> Iterator[Any]:
 
 def _child(options: argparse.Namespace) -> None:
     """Mirrors, and kills itself when it passes one of the boundaries that it was told."""
-    from tidegate.lake.format import LakePlace
-    from tidegate.lake.lake import Lake
-    from tidegate.lake.mirror import MirrorSettings
-    from tidegate.lake.run import Feed, MirrorRun, Progress
-    from tidegate.spark import changes
+    from tidegate.lake.job.mirror import MirrorSettings
+    from tidegate.lake.job.run import MirrorRun, Progress
+    from tidegate.lake.job.settings import LakeSettings
+    from tidegate.lake.job.source import open_feed
 
+    place = SoakPlace(**json.loads(options.place))
     armed = set(filter(None, options.kill.split(",")))
     once_said = set()
 
@@ -319,11 +364,12 @@ def _child(options: argparse.Namespace) -> None:
     def progress(told: Progress) -> None:
         say(told.phase)
 
-    with mirror_session() as spark:
+    with mirror_session(place.settings) as spark:
         say("session")
-        lake = Lake.create(spark, LakePlace(options.lake, name=options.catalog))
-        frame = changes(spark, options.uri, max_per_trigger=options.max_per_trigger)
-        feed = Feed(frame, {"topics": "soak", "uri": options.uri.partition("?")[2]})
+        lake = place.open(spark)
+        limits = LakeSettings(source=options.uri, max_messages=options.max_messages)
+        identity = {"topics": "soak", "uri": options.uri.partition("?")[2]}
+        feed = replace(open_feed(spark, limits), identity=identity)
         settings = MirrorSettings(max_step_seconds=options.max_step_seconds)
         run = MirrorRun(lake, feed, settings, on_progress=progress, boundary=boundary)
         if options.follow is None:
@@ -396,8 +442,11 @@ def _soak(options: argparse.Namespace) -> None:
         f"{len(feed.messages):,} messages, seed {options.seed}; {rounds} kills are wanted",
         flush=True,
     )
-    with tempfile.TemporaryDirectory(prefix="tidegate-soak-") as name, broker() as running:
-        soak = Soak(running, feed, Path(name), seed=options.seed)
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-soak-"))
+        running = stack.enter_context(broker())
+        place = stack.enter_context(rest_place()) if options.place == "rest" else None
+        soak = Soak(running, feed, Path(name), seed=options.seed, place=place)
         chance = random.Random(options.seed)
         ways = [AT_BOUNDARY, *MOMENTS]
         while soak.kills < rounds:
@@ -425,7 +474,7 @@ def _soak(options: argparse.Namespace) -> None:
         assert not last.killed
         leaving = soak.wait_for_the_dead()
         print(f"soak: the last run ended after {last.seconds:.1f} s; comparing", flush=True)
-        with mirror_session() as spark:
+        with mirror_session(soak.location.settings) as spark:
             recorded = check(soak.open(spark), soak, instants=options.instants)
     summary = {
         "kills": soak.kills,
@@ -456,13 +505,18 @@ def main() -> None:
     run.add_argument("--workload", default="orders", choices=["orders", "bank"])
     run.add_argument("--protocol", default="canal-json")
     run.add_argument("--instants", type=int, default=12)
+    run.add_argument(
+        "--place",
+        default="embedded",
+        choices=["embedded", "rest"],
+        help="rest: REST catalog and S3",
+    )
     child = commands.add_parser("child", help="mirror; what `run` starts")
-    child.add_argument("lake")
+    child.add_argument("place", help="a SoakPlace, as JSON")
     child.add_argument("uri")
-    child.add_argument("--catalog", default="tidegate")
     child.add_argument("--kill", default="")
     child.add_argument("--follow", type=int)
-    child.add_argument("--max-per-trigger", type=int, default=400)
+    child.add_argument("--max-messages", type=int, default=400)
     child.add_argument("--max-step-seconds", type=float, default=4.0)
     options = parser.parse_args()
     (_child if options.command == "child" else _soak)(options)

@@ -1,7 +1,7 @@
 """Tables in memory: what a mirror of a feed must come to, kept as plainly as can be.
 
 A table is its schema and its rows by handle key, or by the whole row where it has none. Rows are put
-and taken away idempotently; DDL goes by `tidegate.feed.ddl.transition`. A table that a statement
+and taken away idempotently; DDL goes by `tidegate.sql.ddl.transition`. A table that a statement
 makes unmirrored (EXCHANGE PARTITION, RECOVER TABLE) is stopped: it is there no more, whatever comes.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.feed.ddl import ChangeKind, TableChange
-from tidegate.feed.tables import Effect, TableBook
 from tidegate.model.schema import ABSENT, Column, TableSchema
 from tidegate.model.types import MySQLType
+from tidegate.sql.ddl import ChangeKind, TableChange
+from tidegate.sql.tables import Effect, TableBook
 from tidegate.workload import Truth
 
 Row = dict[str, str | None]

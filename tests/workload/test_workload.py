@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.mirror import Mirror
 from tests.support.table_model import state_of
-from tidegate.feed.gate import Gate
+from tidegate.changefeed.receive.gate import Gate
 from tidegate.model import ConfigError
 from tidegate.model.tso import physical_ms
 from tidegate.wire import CHANGE_SCHEMA, EventReader

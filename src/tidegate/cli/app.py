@@ -257,17 +257,32 @@ def convert(source: str, destination: str | None, **options: Any) -> int:
     return BAD_MESSAGES if convert(source, destination, **options) else 0
 
 
+_master_option = click.option(
+    "--master",
+    help="Spark's master; by default that of spark-submit or of Spark's configuration, else all "
+    "cores of this machine.",
+)
+
+
 def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What says where a lake is, and how Spark is started for it."""
     options = [
-        click.option("--lake", metavar="DIR", help="The lake's folder (or URI)."),
+        click.option(
+            "--lake", metavar="DIR", help="The lake's folder (or URI); its name in a catalog."
+        ),
         click.option(
             "--config",
             type=click.Path(exists=True, dir_okay=False),
             help="A tidegate.toml with these settings; options win over it.",
         ),
         click.option("--catalog", help="A Spark catalog for the tables, in place of the lake's."),
-        click.option("--master", help="Spark's master; by default all cores of this machine."),
+        click.option(
+            "--prefix",
+            metavar="TEXT",
+            help="Goes before the name of every database in the lake, so that several lakes share "
+            "a catalog.",
+        ),
+        _master_option,
         click.option(
             "--spark-conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
         ),
@@ -436,7 +451,7 @@ def generate(name: str, destination: str, **options: Any) -> int:
     default=None,
     help="Whether SOURCE sends watermarks, where its URI does not tell.",
 )
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@_master_option
 @_output_option
 def bridge(source: str, destination: str, **options: Any) -> int:
     """Sends the feed SOURCE on to DEST, in another protocol or by other rules, with Spark.

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.cli.checks import can_ask_kafka
-from tidegate.cli.kafka import check_brokers
-from tidegate.cli.lakes import java_reason, own_interrupts, working
+from tidegate.changefeed.config.changefeed import SinkUri
+from tidegate.cli.lakes import own_interrupts, working
 from tidegate.cli.words import counted, say, say_json
-from tidegate.feed.config import SinkUri
 from tidegate.model import ConfigError, SinkError, TidegateError, tso_to_datetime
+from tidegate.source.client import can_connect, check_brokers
 from tidegate.wire.carries import not_carried
 
 POLL_SECONDS = 0.5
@@ -34,7 +33,7 @@ def bridge(
     starting: str,
     max_per_trigger: int,
     watermarks: bool | None,
-    master: str,
+    master: str | None,
     output: str,
 ) -> int:
     """Runs until it is stopped, or with `once` to the end; gives how many messages were bad."""
@@ -107,7 +106,7 @@ def _check_ends(
     if ends[0] is None and "://" not in source:
         capture_files(source)
     for end in ends:
-        if end is not None and end.kafka is not None and can_ask_kafka(end):
+        if end is not None and end.kafka is not None and can_connect(end):
             check_brokers(end)
 
 
@@ -128,13 +127,14 @@ def _place(text: str) -> str:
 
 def _failure(error: Exception, source: str) -> BaseException:
     """What the query's own thread has raised comes as text; of Spark's errors the first cause."""
+    from tidegate.lake.job.diagnosis import first_cause
     from tidegate.spark import explained
 
     found = _OURS.findall(str(error))
     if not found:
         known = explained(error, _place(source))
         step = "Mend the cause and start the bridge again: it goes on where it was."
-        told = f"The bridge has failed: {java_reason(str(error))}. {step}"
+        told = f"The bridge has failed: {first_cause(error)}. {step}"
         return known if isinstance(known, TidegateError) else _Told(told)
     *_, reason = found
     told = reason.strip().removeprefix("Cannot write to ")

@@ -16,11 +16,11 @@ import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.receive.upstream import Upstream
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.cli.source import Progressing, Reading, changefeed_text, open_source
 from tidegate.cli.words import counted, say, say_json
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.upstream import Upstream
 from tidegate.model import EncodeError, SchemaNotSeen
 from tidegate.wire import EncodeOptions, ShapeBook, encode_batch, to_folder, write_capture
 from tidegate.wire.carries import carries_deletes, not_carried

@@ -23,9 +23,9 @@ from tidegate.cli.lakes import instant, opened, settings_of, working
 from tidegate.cli.words import counted, say_json
 
 if TYPE_CHECKING:
+    from tidegate.lake.job.run import Progress
+    from tidegate.lake.job.settings import LakeSettings
     from tidegate.lake.lake import Lake
-    from tidegate.lake.run import Progress
-    from tidegate.lake.settings import LakeSettings
     from tidegate.workload import Workload
 
 CAPTURES = (
@@ -114,8 +114,8 @@ class _Source:
 
 
 def _generate(root: Path, upstream: Upstream, rows: int, say: _Say) -> _Source:
-    from tidegate.feed.changefeed import Changefeed
-    from tidegate.feed.config import ChangefeedConfig
+    from tidegate.changefeed.config.changefeed import ChangefeedConfig
+    from tidegate.changefeed.send.changefeed import Changefeed
     from tidegate.model.tso import physical_ms
     from tidegate.wire import write_capture
     from tidegate.workload import workload
@@ -137,8 +137,8 @@ def _generate(root: Path, upstream: Upstream, rows: int, say: _Say) -> _Source:
 
 
 def _mirror(settings: LakeSettings, upstream: Upstream, workload: Workload, say: _Say) -> bool:
-    from tidegate.lake.run import MirrorRun
-    from tidegate.lake.source import open_feed
+    from tidegate.lake.job.run import MirrorRun
+    from tidegate.lake.job.source import open_feed
 
     with opened(settings, create=True) as lake:
         feed = open_feed(lake.spark, settings)
@@ -155,7 +155,7 @@ def _check_sums(lake: Lake, say: _Say) -> bool:
     """The bank's money at every snapshot."""
     from pyspark.sql import functions as F
 
-    from tidegate.feed.tables import Name
+    from tidegate.sql.tables import Name
     from tidegate.workload.bank import TOTAL_CENTS, money
 
     fine = True
@@ -170,7 +170,7 @@ def _check_sums(lake: Lake, say: _Say) -> bool:
 
 def _check_tables(lake: Lake, workload: Workload, say: _Say) -> bool:
     """All tables against the truth."""
-    from tidegate.lake.verify import Verification, of_truth
+    from tidegate.verify.comparison import Verification, of_truth
 
     ts = lake.snapshots.instants()[-1][0]
     fine = True

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import click
 import pyarrow as pa
 
-from tidegate.cli.kafka import TopicWriter, is_kafka
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import Changefeed
+from tidegate.cli.kafka import is_kafka
 from tidegate.cli.source import Progressing, changefeed_text
 from tidegate.cli.words import counted, say, say_json
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.source.topic_writer import TopicWriter
 from tidegate.wire import write_capture
 from tidegate.workload import WORKLOADS, Workload, options_of, workload
 

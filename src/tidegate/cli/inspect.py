@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
-from tidegate.cli.kafka import Start, is_kafka
+from tidegate.cli.kafka import is_kafka, parse_start
 from tidegate.cli.render import EventPrinter
 from tidegate.cli.source import Progressing, Reading, open_source, open_topic
 from tidegate.cli.words import json_line, say
@@ -32,7 +32,7 @@ def inspect(
 ) -> int:
     """Prints the events and gives how much needs a look: bad messages, tables without events."""
     if is_kafka(source):
-        start = Start.parse(from_offset, from_time)
+        start = parse_start(from_offset, from_time)
         reading, batches = open_topic(source, start, follow=follow, **reading_options)
     else:
         if from_offset is not None or from_time is not None or follow:
@@ -112,7 +112,7 @@ def _place(batch: pa.RecordBatch, event: dict[str, Any]) -> int:
 
 
 def _no_events(name: str, seen: set[str]) -> str:
-    from tidegate.feed.settings import nearest
+    from tidegate.changefeed.config.settings import nearest
 
     there = nearest(name, seen) if seen else "it has no events of any table"
     return f"There are no events of {name}: {there}"

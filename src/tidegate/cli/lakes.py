@@ -24,10 +24,10 @@ from tidegate.model import LakeError, SparkError
 from tidegate.model.tso import LAST_LOGICAL, physical_ms, tso_from_datetime, tso_to_datetime
 
 if TYPE_CHECKING:
+    from tidegate.lake.apply.planner import Table
+    from tidegate.lake.job.settings import LakeSettings
     from tidegate.lake.lake import Lake
-    from tidegate.lake.plan import Table
-    from tidegate.lake.settings import LakeSettings
-    from tidegate.lake.snapshots import MirrorState
+    from tidegate.lake.record import MirrorState
 
 _LAST_TS = (1 << 63) - 1
 
@@ -41,7 +41,7 @@ def settings_of(
 ) -> LakeSettings:
     """The settings of a file and, over it, of options."""
     _need_spark()
-    from tidegate.lake.settings import LakeSettings
+    from tidegate.lake.job.settings import LakeSettings
 
     base = LakeSettings.read(config) if config else LakeSettings()
     spark_settings = dict(base.spark_settings)
@@ -51,7 +51,7 @@ def settings_of(
             raise click.UsageError(f"--spark-conf {text!r}: write NAME=VALUE.")
         spark_settings[name.strip()] = value.strip()
     chosen = base.with_options(folder=lake, spark_settings=spark_settings, **given)
-    if chosen.folder is None:
+    if chosen.folder is None and chosen.catalog is None:
         raise click.UsageError("No lake is named: give --lake DIR, or lake.folder in --config.")
     return chosen
 
@@ -70,10 +70,14 @@ def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Ite
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from tidegate.lake.format import session_settings
+    from tidegate.lake.changelog.ingest import warm_up
+    from tidegate.lake.formats.base import session_settings
+    from tidegate.lake.job.diagnosis import check_catalog, diagnosed
+    from tidegate.lake.job.probe import check_environment
+    from tidegate.lake.job.run import spark_failure
     from tidegate.lake.lake import Lake
-    from tidegate.lake.run import disk_full
     from tidegate.spark import session
+    from tidegate.spark.sessions import local_cores
 
     check_place(settings)
     # PySpark turns most of Java's errors into its own, but not all.
@@ -83,34 +87,31 @@ def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Ite
         spark = session(
             "tidegate",
             master=settings.master,
-            settings={
-                **session_settings(settings.place, settings.format),
-                **settings.spark_settings,
-            },
+            settings=settings.spark_settings,
+            defaults=session_settings(settings.place, settings.format),
             libraries=(settings.format, *libraries),
         )
     try:
+        check_catalog(spark, settings.place)
+        with working("asking the executors"):
+            check_environment(spark)
         with working("opening the lake"):
+            if create and local_cores(spark.sparkContext.master or "") is not None:
+                warm_up(spark)
             make = Lake.create if create else Lake
-            lake = make(spark, settings.place, settings.format, zone=settings.time_zone)
+            place = settings.located(spark).place
+            lake = make(spark, place, settings.format, zone=settings.time_zone)
         yield lake
     except (PySparkException, java_error) as error:
-        full = disk_full("The command", error, settings.place.folder)
-        raise full or LakeError(
-            f"Spark failed: {java_reason(str(error))}",
-            "Fix the cause and run the command again",
-        ) from error
+        raise spark_failure("The command", error, settings.place) from error
+    except OSError as error:  # of a store that Python opens itself
+        known = diagnosed(error, settings.place)
+        if known is None:
+            raise
+        raise known from error
     finally:
         if is_ours:
             spark.stop()
-
-
-def java_reason(text: str) -> str:
-    """What went wrong first, of all that Java says of it."""
-    lines = [line.strip() for line in text.strip().splitlines()] or ["no reason is told"]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    first = lines[1].lstrip(": ") if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
-    return (causes[-1] if causes else first).rstrip(".")
 
 
 @contextmanager
@@ -138,16 +139,13 @@ def reading(settings: LakeSettings) -> Iterator[Lake]:
 
 
 @contextmanager
-def exclusive(settings: LakeSettings) -> Iterator[None]:
-    """While no mirror runs on the lake, and none can start."""
-    from tidegate.lake.lock import lake_lock
+def exclusive(settings: LakeSettings) -> Iterator[Lake]:
+    """The lake of these settings, while no mirror runs on it and none can start."""
+    from tidegate.lake.lease import check_free
 
-    folder = settings.place.folder
-    if "://" in folder:
-        yield
-        return
-    with lake_lock(Path(folder)):
-        yield
+    check_free(settings.place, settings.format)
+    with opened(settings) as lake, lake.leased(settings.lease_ms / 1000):
+        yield lake
 
 
 @dataclass(slots=True)
@@ -159,29 +157,33 @@ class Making:
 
 @contextmanager
 def making(settings: LakeSettings) -> Iterator[Making]:
-    """Holds the lock of a lake that may not be there yet.
+    """For a run on a lake that may not be there yet; LakeTaken where another mirror is at work.
 
     A run that fails before anything was read leaves nothing behind that was not there before.
     """
-    from tidegate.lake.lock import LOCK, lake_lock
+    from tidegate.lake.lease import LeaseClock, check_free, local_lease
+    from tidegate.lake.storage.file_store import make_folder
 
+    check_free(settings.place, settings.format)
     made, folder = Making(), Path(settings.place.folder)
     if "://" in settings.place.folder:
         yield made
         return
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    had_lock = (folder / LOCK).exists()
-    with lake_lock(folder):
-        there = {each.name for each in folder.iterdir()} - (set() if had_lock else {LOCK})
-        try:
-            yield made
-        except BaseException:
-            if not made.keeps:
-                _remove_others(folder, there)
-                for each in missing:
-                    with suppress(OSError):  # somebody else has put something there
-                        each.rmdir()
-            raise
+    # A place where no lake can be is reported before Spark starts.
+    make_folder(folder)
+    there = {each.name for each in folder.iterdir()}
+    try:
+        yield made
+    except BaseException:
+        # Another mirror may have been quicker to make the lake.
+        is_ours = local_lease(settings.place, settings.format).is_over(LeaseClock())
+        if is_ours and not made.keeps:
+            _remove_others(folder, there)
+            for each in missing:
+                with suppress(OSError):  # somebody else has put something there
+                    each.rmdir()
+        raise
 
 
 def _remove_others(folder: Path, there: set[str]) -> None:
@@ -269,7 +271,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 def no_such_table(wanted: str, there: Sequence[str], when: str = "") -> LakeError:
     """What is said of a table that is not there, with those that are."""
-    from tidegate.feed.settings import nearest
+    from tidegate.changefeed.config.settings import nearest
 
     step = f"It has no tables{when or ' yet'}"
     if there:

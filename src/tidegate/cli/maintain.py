@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.lakes import exclusive, instant, iso, opened, settings_of, working
+from tidegate.cli.lakes import exclusive, instant, iso, settings_of, working
 from tidegate.cli.words import counted, say, say_json
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def maintain(*, keep: float | None, output: str, **options: Any) -> None:
     """Does it for every table, and says what was done."""
     settings = settings_of(**options).remembered()
     days = settings.keep_days if keep is None else keep
-    with exclusive(settings), opened(settings) as lake:
+    with exclusive(settings) as lake:
         _run(lake, timedelta(days=days), output)
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,9 +32,9 @@ from tidegate.cli.lakes import (
 from tidegate.cli.words import counted, foreign_line, say, say_json, waiting_line
 
 if TYPE_CHECKING:
+    from tidegate.lake.job.run import Progress
+    from tidegate.lake.job.settings import LakeSettings
     from tidegate.lake.lake import Lake
-    from tidegate.lake.run import Progress
-    from tidegate.lake.settings import LakeSettings
 
 TROUBLED = ("stopped", "incomplete", "diverged")
 """The states of tables that a summary names."""
@@ -43,7 +44,7 @@ LINE_SECONDS = 10.0
 
 def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bool:
     """Runs the mirror; whether all is well in the end: nothing stopped, waiting or quarantined."""
-    from tidegate.feed.settings import Secret
+    from tidegate.changefeed.config.settings import Secret
     from tidegate.lake.routes import Routes
 
     format_name = options.pop("format_name")
@@ -67,14 +68,20 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
     with making(chosen) as made:
         check_feed(chosen)
         with opened(chosen, *libraries, create=True) as lake:
-            return _run(lake, chosen, once, report, made)
+            chosen = replace(chosen, prefix=lake.place.prefix)
+            try:
+                return _run(lake, chosen, once, report, made)
+            except BaseException as error:
+                if not made.keeps and chosen.is_remote:
+                    lake.discard(error)
+                raise
 
 
 def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report, made: Making) -> bool:
-    from tidegate.lake.policy import SchemaChangeRefused
+    from tidegate.lake.apply.policy import SchemaChangeRefused
+    from tidegate.lake.job.run import MirrorRun
+    from tidegate.lake.job.source import open_feed
     from tidegate.lake.quarantine import BadMessages
-    from tidegate.lake.run import MirrorRun
-    from tidegate.lake.source import open_feed
 
     feed = open_feed(lake.spark, settings)
     settings.remember({})
@@ -85,7 +92,7 @@ def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report, made: M
             settings.remember(feed.identity)
         report.progress(progress)
 
-    run = MirrorRun(lake, feed, settings.mirror(), on_progress=progress, locked=True)
+    run = MirrorRun(lake, feed, settings.mirror(), on_progress=progress)
     started = time.monotonic()
     stopped_by: BadMessages | SchemaChangeRefused | None = None
     with _binding(lake, settings, feed.identity, made), _stopping() as stop, report:
@@ -161,9 +168,9 @@ def _stopping() -> Iterator[_Stop]:
 
 def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
     """How the lake stands after a run, for programs; `fine` is what the exit code says."""
-    from tidegate.lake.plan import State
+    from tidegate.lake.apply.planner import State
     from tidegate.lake.quarantine import Quarantine
-    from tidegate.lake.snapshots import MirrorState
+    from tidegate.lake.record import MirrorState
 
     recorded = lake.snapshots.state()
     state = recorded or MirrorState()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidegate.cli.lakes import exclusive, opened, reading, settings_of
+from tidegate.cli.lakes import exclusive, reading, settings_of
 from tidegate.cli.words import counted, say, say_json, visible
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
         name: options.pop(name) for name in ("protocol", "encoding", "compression", "claim_check")
     }
     settings = settings_of(**options).remembered()
-    with exclusive(settings), opened(settings) as lake:
+    with exclusive(settings) as lake:
         result = Quarantine(lake).retry(_reading(lake, told), wanted)
     if output == "json":
         document = {
@@ -93,11 +93,10 @@ def retried(places: tuple[str, ...], *, output: str, **options: Any) -> bool:
 
 def _reading(lake: Lake, told: dict[str, Any]) -> Reading:
     """How the feed's messages are read, unless it is told otherwise now."""
-    from tidegate.lake.settings import recall
     from tidegate.spark.decoding import Reading
 
     state = lake.snapshots.state()
-    feed = (recall(lake.place.folder) or {}).get("feed", {}) if state is None else state.feed
+    feed = (lake.claim() or {"feed": {}})["feed"] if state is None else state.feed
     if told["protocol"] is None and "protocol" not in feed:
         raise click.UsageError("The lake does not know its feed yet: name its --protocol.")
     return Reading(

@@ -44,7 +44,7 @@ def read(
             _list(lake, ts, output)
             return
         rows = find(lake, *wanted, ts)
-        warn(lake, *wanted)
+        warn(lake, *wanted, ts)
         if output == "text":
             _show(rows, limit or TEXT_ROWS, limit is None)
         else:
@@ -62,13 +62,11 @@ def find(lake: Lake, database: str, table: str, ts: int | None) -> DataFrame:
     return lake.texts(database, table, ts, ordered=True)
 
 
-def warn(lake: Lake, database: str, table: str) -> None:
-    """Says on standard error where a table is not what its upstream is."""
-    state = lake.snapshots.state()
-    found = None if state is None else state.tables.get((database.lower(), table.lower()))
-    if state is not None and found is not None and not found.is_exact:
-        reasons = " ".join(found.reasons)
-        say(f"{found.name} is {state.state_of(found).value}: {reasons}", err=True)
+def warn(lake: Lake, database: str, table: str, ts: int | None) -> None:
+    """Says on standard error where a table is not what its upstream was at an instant."""
+    doubt = lake.snapshots.doubts(ts).get((database.lower(), table.lower()))
+    if doubt is not None and not doubt.is_exact:
+        say(f"{doubt.name} is {doubt.text}", err=True)
 
 
 def _list(lake: Lake, ts: int | None, output: str) -> None:

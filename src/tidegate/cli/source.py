@@ -15,9 +15,10 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidegate.cli.kafka import Start, TopicReader, connection_of
+from tidegate.cli.kafka import connection_of
 from tidegate.cli.words import counted
 from tidegate.model import SourceError
+from tidegate.source.topic_reader import Start, TopicReader
 from tidegate.wire import (
     Sniffed,
     decode_batch,

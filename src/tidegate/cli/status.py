@@ -46,9 +46,9 @@ def status(*, rows: bool, output: str, **options: Any) -> bool:
 
 def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
     """How the lake stands, for programs; without any reading of tables unless rows are counted."""
-    from tidegate.lake.plan import State
+    from tidegate.lake.apply.planner import State
     from tidegate.lake.quarantine import Quarantine
-    from tidegate.lake.snapshots import MirrorState
+    from tidegate.lake.record import MirrorState
 
     state = lake.snapshots.state() or MirrorState()
     last = {snapshot.name.folded: snapshot for snapshot in lake.snapshots.at()}

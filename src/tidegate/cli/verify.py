@@ -14,9 +14,9 @@ from tidegate.cli.source import Reading, open_source
 from tidegate.cli.words import counted, say, say_json
 
 if TYPE_CHECKING:
-    from tidegate.feed.tables import Name
     from tidegate.lake.lake import Lake
-    from tidegate.lake.verify import Compared, Expected
+    from tidegate.sql.tables import Name
+    from tidegate.verify.comparison import Compared, Expected
 
 
 def verify(
@@ -33,7 +33,7 @@ def verify(
     **options: Any,
 ) -> bool:
     """Compares and tells; whether nothing differs."""
-    from tidegate.lake.verify import Verification
+    from tidegate.verify.comparison import Verification
 
     if sum(source is not None for source in (workload, capture, mysql)) != 1:
         raise click.UsageError("Name what to compare with: --workload, --capture or --mysql.")
@@ -75,7 +75,7 @@ def _recorded(lake: Lake, ts: int | None) -> int:
 def _of_workload(
     name: str, rows: int, seed: int, settings: tuple[str, ...], ts: int
 ) -> Mapping[Name, Expected]:
-    from tidegate.lake.verify import of_truth
+    from tidegate.verify.comparison import of_truth
     from tidegate.workload import workload
 
     source = workload(name, rows=rows, seed=seed, **workload_options(name, settings))
@@ -85,7 +85,7 @@ def _of_workload(
 def _of_capture(
     lake: Lake, reading: Reading, batches: Iterable[pa.RecordBatch], ts: int
 ) -> Mapping[Name, Expected]:
-    from tidegate.lake.verify import of_feed
+    from tidegate.verify.comparison import of_feed
 
     state = lake.snapshots.state()
     eventual = state is not None and not state.gate.has_watermarks
@@ -93,7 +93,7 @@ def _of_capture(
 
 
 def _of_database(lake: Lake, uri: str, ts: int) -> Mapping[Name, Expected]:
-    from tidegate.lake.database import read_tables
+    from tidegate.verify.database import read_tables
 
     schemas = lake.snapshots.schemas(ts)
     names = [snapshot.name for snapshot in lake.snapshots.at(ts)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
@@ -15,19 +16,26 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidegate.feed.tables import Name
-from tidegate.lake.apply import Applier
-from tidegate.lake.changelog import Changelog
-from tidegate.lake.format import LakePlace, has_lake, open_format
-from tidegate.lake.iceberg import local_folder, recorded
-from tidegate.lake.mend import LateEvents, LateLog, Mender
-from tidegate.lake.plan import Step
+from tidegate.lake.apply.executor import Applier
+from tidegate.lake.apply.planner import Step
+from tidegate.lake.apply.repair import LateEvents, LateLog, Mender
+from tidegate.lake.changelog.changelog import Changelog
+from tidegate.lake.formats.base import (
+    LakePlace,
+    TableFormat,
+    has_lake,
+    local_folder,
+    open_format,
+)
+from tidegate.lake.formats.iceberg import recorded
+from tidegate.lake.lease import SECONDS, LakeLeaseRecord, Lease, held
 from tidegate.lake.quarantine import Quarantine
-from tidegate.lake.snapshots import Snapshot, Snapshots
-from tidegate.model import LakeError, TableSchema
+from tidegate.lake.record import Snapshot, Snapshots
+from tidegate.model import LakeError, TableSchema, TidegateError
 from tidegate.model.sql import quoted
 from tidegate.model.tso import LAST_LOGICAL, tso_from_datetime
 from tidegate.spark.types import to_text
+from tidegate.sql.tables import Name
 
 _CLAIM = "tidegate.feed"
 
@@ -45,10 +53,17 @@ class Lake:
         zone: str = "UTC",
     ) -> Lake:
         """The lake in a place, made where there is none."""
-        named = _named(spark, place)
-        if not has_lake(format_name, spark, named):
-            Changelog.open(open_format(format_name, spark, named))
-        return cls(spark, place, format_name, zone=zone)
+        named = _named(spark, place, format_name)
+        if has_lake(format_name, spark, named):
+            return cls(spark, place, format_name, zone=zone, is_there=True)
+        tables = open_format(format_name, spark, named)
+        try:
+            lake = cls(spark, place, format_name, zone=zone, is_there=True)
+        except (PySparkException, Py4JError, OSError, TidegateError) as error:
+            _discard(tables, error)
+            raise
+        lake.is_new = True
+        return lake
 
     def __init__(
         self,
@@ -57,18 +72,22 @@ class Lake:
         format_name: str = "iceberg",
         *,
         zone: str = "UTC",
+        is_there: bool = False,
     ) -> None:
-        self.spark = spark
+        """`is_there` says that the caller has looked, or that the lake is to be made."""
         self.zone = zone
-        self.place = place = _named(spark, place)
+        self.is_new = False
+        """Whether this process has made it."""
+        self.place = place = _named(spark, place, format_name)
         self.format_name = format_name
-        if not has_lake(format_name, spark, place):
-            raise no_lake(place.folder)
+        if not is_there and not has_lake(format_name, spark, place):
+            raise no_lake(place)
         self.tables = open_format(format_name, spark, place)
+        self.spark = self.tables.spark
         self.changelog = Changelog.open(self.tables)
         claim = self.claim()
         if claim is not None:
-            check_folder(claim["folder"], self.folder)
+            self._check_name(claim["folder"])
         self.snapshots = Snapshots(spark, self.tables)
 
     # --- whose it is ------------------------------------------------------------------------------
@@ -76,25 +95,49 @@ class Lake:
     @property
     def folder(self) -> str:
         """Where the lake is, in one spelling."""
-        folder = self.place.folder
-        return folder if "://" in folder else str(Path(folder).absolute())
+        return _spelled(self.place.folder)
+
+    def _check_name(self, made_as: str) -> None:
+        """Refuses another lake than the one that was named."""
+        place = self.place
+        if place.catalog is None or self.format_name == "delta":
+            check_folder(made_as, self.folder)
+        elif made_as != self.folder:
+            raise LakeError(
+                f"The lake with the prefix {place.prefix!r} in the catalog {place.catalog!r} is "
+                f"{made_as!r}, not {self.folder!r}",
+                f"Give --lake {made_as}, or another --prefix for a lake of its own",
+            )
+
+    def discard(self, error: BaseException) -> None:
+        """Removes a lake that this process has made and nothing was read into, after an error."""
+        if self.is_new:
+            _discard(self.tables, error)
 
     def claim(self) -> dict[str, Any] | None:
         """The feed that the lake is of, and the folder that it was made in, once that is known.
 
         It binds the lake once something of the feed was read: see `is_empty`.
         """
-        told = self.tables.properties(self.changelog.identifier).get(_CLAIM)
+        told = self.changelog.log.properties().get(_CLAIM)
         return None if told is None else json.loads(told)
 
     def set_claim(self, feed: Mapping[str, Any]) -> None:
         """Makes the lake this feed's."""
         told = json.dumps({"feed": feed, "folder": self.folder})
-        self.tables.set_properties(self.changelog.identifier, {_CLAIM: told})
+        self.changelog.log.set_properties({_CLAIM: told})
 
     def is_empty(self) -> bool:
         """Whether nothing of any feed was read into the lake."""
         return self.changelog.read().isEmpty()
+
+    @contextmanager
+    def leased(self, seconds: float = SECONDS) -> Iterator[Lease]:
+        """Holds the lake's lease, for whoever writes to it; LakeTaken while another has it."""
+        logs = (self.changelog.log, self.snapshots.log, self.quarantine.log)
+        record = LakeLeaseRecord(self.folder, self.tables, logs)
+        with held(Lease(record, seconds), self.tables) as lease:
+            yield lease
 
     # --- what a mirror does with it ---------------------------------------------------------------
 
@@ -180,12 +223,60 @@ class Lake:
         return self.tables.read(found.identifier, found.version)
 
 
-def no_lake(folder: str) -> LakeError:
+def no_lake(place: LakePlace) -> LakeError:
     """What to say where a lake is looked for and there is none."""
+    if place.catalog is not None:
+        prefix = f" with the prefix {place.prefix!r}" if place.prefix else ""
+        return LakeError(
+            f"There is no lake{prefix} in the catalog {place.catalog!r}",
+            "Give the --catalog and --prefix that were given to `tidegate mirror`",
+        )
     return LakeError(
-        f"There is no lake in {folder!r}",
+        f"There is no lake in {place.folder!r}",
         "Give the folder that was given to `tidegate mirror --lake`",
     )
+
+
+def find_lake(
+    spark: SparkSession, place: LakePlace, format_name: str, prefix: str | None
+) -> LakePlace | None:
+    """The lake of a catalog or store with this prefix, or with the name `place.folder`, if any.
+
+    Without either it is the only one that is there; LakeError where there are several.
+    """
+    lakes = open_format(format_name, spark, place).lakes()
+    names = {
+        each: json.loads(properties[_CLAIM])["folder"] if _CLAIM in properties else None
+        for each, properties in lakes.items()
+        if prefix is None or each == prefix
+    }
+    if place.folder:
+        wanted = _spelled(place.folder)
+        found = (each for each, name in names.items() if name == wanted)
+        return next((place._replace(prefix=each) for each in found), None)
+    if not names:
+        return None
+    if len(names) > 1:
+        listed = ", ".join(f"{name or 'no name'} (prefix {each!r})" for each, name in names.items())
+        raise LakeError(
+            f"There are several lakes in the catalog {place.catalog!r}: {listed}",
+            "Say which one with --prefix or --lake",
+        )
+    ((each, name),) = names.items()
+    return place._replace(prefix=each, folder=name or "")
+
+
+def _spelled(folder: str) -> str:
+    """The name of a lake, in one spelling."""
+    return folder if "://" in folder else str(Path(folder).absolute())
+
+
+def _discard(tables: TableFormat, error: BaseException) -> None:
+    """Leaves nothing behind of a lake that could not be made."""
+    try:
+        tables.discard()
+    except (PySparkException, Py4JError, OSError) as second:
+        error.add_note(f"What was made of the lake may still be there: {second}")
 
 
 def check_folder(made_in: str, folder: str) -> None:
@@ -202,9 +293,9 @@ def check_folder(made_in: str, folder: str) -> None:
     )
 
 
-def _named(spark: SparkSession, place: LakePlace) -> LakePlace:
+def _named(spark: SparkSession, place: LakePlace, format_name: str) -> LakePlace:
     """With the name that the lake's catalog has, or one that no other lake of the session has."""
-    if place.catalog is not None:
+    if place.catalog is not None or format_name != "iceberg":
         return place
     folder = local_folder(place.folder)
     told = recorded(folder)

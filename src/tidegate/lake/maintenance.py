@@ -15,16 +15,16 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from tidegate.feed.gate import ROW_KINDS
-from tidegate.feed.tables import Name
-from tidegate.lake.conditions import equal, every, some, up_to
-from tidegate.lake.format import OWN_DATABASE, Position
+from tidegate.changefeed.receive.gate import ROW_KINDS
+from tidegate.lake.formats.base import OWN_DATABASE
 from tidegate.lake.lake import Lake
 from tidegate.lake.quarantine import Quarantine
-from tidegate.lake.snapshots import MirrorState
+from tidegate.lake.record import MirrorState
+from tidegate.lake.storage.predicates import equal, every, some, up_to
 from tidegate.model import LakeError
 from tidegate.model.sql import parts_of
 from tidegate.model.tso import tso_from_datetime
+from tidegate.sql.tables import Name
 
 _FIRST = datetime.fromtimestamp(0, UTC)
 """No TSO tells an earlier time."""
@@ -63,14 +63,18 @@ def maintain(
         # Counted from now: the tables before this one have taken their time.
         passed = datetime.now(UTC)
         seconds = (passed - oldest).total_seconds() if oldest.year > 1 else passed.timestamp()
-        yield _one(lake, snapshot.identifier, str(snapshot.name), seconds + _MARGIN_SECONDS)
+        maintain_table = lake.tables.maintain
+        yield _one(
+            maintain_table, snapshot.identifier, str(snapshot.name), seconds + _MARGIN_SECONDS
+        )
     lake.snapshots.forget(since)
     yield from _remove_dropped(lake, since)
     _forget_changes(lake, state, since)
-    for identifier in (lake.changelog.identifier, lake.snapshots.identifier, Quarantine(lake).log):
+    logs = lake.changelog.log, lake.snapshots.log, Quarantine(lake).log
+    for identifier in (log.identifier for log in logs):
         name = f"{OWN_DATABASE}.{parts_of(identifier)[-1]}"
         on_table(name)
-        yield _one(lake, identifier, name, (now - start).total_seconds())
+        yield _one(lake.tables.maintain_log, identifier, name, (now - start).total_seconds())
 
 
 def obstacle(lake: Lake, state: MirrorState | None) -> LakeError | None:
@@ -97,9 +101,11 @@ def age_of_versions(lake: Lake, count: int) -> timedelta | None:
     return None if found[0] is None else datetime.now(UTC) - found[0].replace(tzinfo=UTC)
 
 
-def _one(lake: Lake, identifier: str, name: str, keep_seconds: float) -> Maintained:
+def _one(
+    work: Callable[..., Mapping[str, int]], identifier: str, name: str, keep_seconds: float
+) -> Maintained:
     started = time.monotonic()
-    done = lake.tables.maintain(identifier, keep_seconds=keep_seconds)
+    done = work(identifier, keep_seconds=keep_seconds)
     return Maintained(name, done, round(time.monotonic() - started, 3))
 
 
@@ -144,4 +150,4 @@ def _forget_changes(lake: Lake, state: MirrorState, since: int) -> None:
     condition = every(past, kinds, applied).sql()
     gone = lake.changelog.read().where(condition).limit(1).count()
     if gone:
-        lake.tables.delete(lake.changelog.identifier, condition, Position(0))
+        lake.tables.delete_from_log(lake.changelog.log.identifier, condition)

@@ -30,10 +30,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidegate.feed.gate import ROW_KINDS
-from tidegate.lake.changelog import OF_BAD_MESSAGES
-from tidegate.lake.conditions import Condition, above, equal, every, some, up_to
-from tidegate.lake.logfiles import rows_of
+from tidegate.changefeed.receive.gate import ROW_KINDS
+from tidegate.lake.changelog.changelog import OF_BAD_MESSAGES
+from tidegate.lake.storage.log_files import rows_of
+from tidegate.lake.storage.predicates import (
+    ALWAYS,
+    Condition,
+    above,
+    equal,
+    every,
+    some,
+    up_to,
+)
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
@@ -136,12 +144,12 @@ class Quarantine:
 
     def settled(self) -> set[Place]:
         """The messages that could be read in the end."""
-        rows = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
+        rows = self._lake.tables.read(self.log.identifier).where(F.col("outcome") == READ)
         return {Place(*row) for row in rows.select(*PLACE).distinct().collect()}
 
     def _unsettled(self) -> DataFrame:
         errors = self._lake.changelog.read().where(OF_BAD_MESSAGES.spark())
-        log = self._lake.tables.read(self.log).where(F.col("outcome") == READ)
+        log = self._lake.tables.read(self.log.identifier).where(F.col("outcome") == READ)
         settled = log.select(*PLACE).distinct()
         return errors.join(F.broadcast(settled), list(PLACE), "left_anti")
 
@@ -162,7 +170,7 @@ class Quarantine:
     def read_since(self, time: int, until: int) -> DataFrame:
         """The places of the messages that were read after one time of the log up to another."""
         at = F.unix_micros("wall")
-        log = self._lake.tables.read(self.log).where((at > time) & (at <= until))
+        log = self._lake.tables.read(self.log.identifier).where((at > time) & (at <= until))
         return log.where(F.col("outcome") == READ).select(*PLACE).distinct()
 
     def count_since(self, time: int) -> int:
@@ -170,15 +178,19 @@ class Quarantine:
         return self.read_since(time, self._last_time()).count()
 
     def _last_time(self) -> int:
-        found = self._lake.tables.read(self.log).agg(F.max(F.unix_micros("wall"))).collect()
-        return found[0][0] or 0
+        walls = (
+            wall for each in self.log.read(ALWAYS, ["wall"]) for wall in each["wall"].to_pylist()
+        )
+        return (max(walls, default=_EPOCH) - _EPOCH) // timedelta(microseconds=1)
 
     def _begun(self) -> set[Place]:
-        log = self._lake.tables.read(self.log).groupBy(*PLACE)
-        last = log.agg(F.max_by("outcome", "wall").alias("outcome")).where(
-            F.col("outcome") == BEGUN
-        )
-        return {Place(*row) for row in last.select(*PLACE).collect()}
+        last: dict[Place, tuple[datetime, str]] = {}
+        batches = self.log.read(ALWAYS, [*PLACE, "wall", "outcome"])
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            place = Place(*(row[name] for name in PLACE))
+            entry = row["wall"], row["outcome"]
+            last[place] = max(entry, last.get(place, entry))
+        return {place for place, (_, outcome) in last.items() if outcome == BEGUN}
 
     # --- retry ------------------------------------------------------------------------------------
 
@@ -223,7 +235,7 @@ class Quarantine:
         now = datetime.now(UTC)
         after = _EPOCH + timedelta(microseconds=self._last_time() + 1)
         rows = [(*place, max(now, after), outcome) for place in places]
-        self._lake.tables.append_to_log(self.log, rows_of(_COLUMNS, rows))
+        self.log.add_rows(rows_of(_COLUMNS, rows))
 
     def _positions_there(self, places: Sequence[Place]) -> set[Place]:
         """Those of which the changelog has events already."""

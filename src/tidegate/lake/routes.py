@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.feed.filter import TableFilter
-from tidegate.feed.tables import Name
+from tidegate.changefeed.config.filter import TableFilter
 from tidegate.model import ConfigError
+from tidegate.sql.tables import Name
 
 ALL = "*"
 

@@ -249,6 +249,23 @@ class SourceError(TidegateError):
         return f"Cannot read {self.source}: {self.reason}. {self.step}."
 
 
+class SourceUnreachable(SourceError):
+    """A feed cannot be read now, and may be readable later: nobody answers where it is."""
+
+
+class DumpError(TidegateError):
+    """A dump cannot be loaded: it is not complete, or a file is not as Dumpling writes it."""
+
+    def __init__(self, path: str, reason: str, step: str) -> None:
+        self.path = path
+        self.reason = reason
+        self.step = step
+        super().__init__(path, reason, step)
+
+    def __str__(self) -> str:
+        return f"Cannot load the dump {self.path}: {self.reason}. {self.step}."
+
+
 class LakeError(TidegateError):
     """The lake is not as it must be for what is asked; `step` says what to do."""
 

@@ -2,7 +2,8 @@
 
 This is the one place for their versions. `make jars` runs this module: Maven copies the jars of a
 small pom into a folder, which `session` then finds. Spark ships everything that these need in turn,
-so nothing transitive is fetched; a Kafka broker (`make kafka`, tests) comes with all of its own.
+so nothing transitive is fetched; servers for tests come with all of their own. Object stores and
+other databases as catalogs need more (`OPTIONAL`): a session takes those that are in the folder.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class Jar:
     artifact: str
     version: str
     provides: str
+    classifier: str | None = None
 
     @property
     def file(self) -> str:
         """The name Maven gives the file."""
-        return f"{self.artifact}-{self.version}.jar"
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        return f"{self.artifact}-{self.version}{classifier}.jar"
 
     @property
     def coordinates(self) -> str:
@@ -99,14 +102,120 @@ DELTA = (
         "io.delta.kernel.unitycatalog.UCCatalogManagedClient",
     ),
 )
-LIBRARIES = {"kafka": KAFKA, "iceberg": ICEBERG, "delta": DELTA}
+# Iceberg's own bundle of the AWS SDK serves S3FileIO and s3a alike: one SDK in a session.
+_AWS_SDK = Jar(
+    "org.apache.iceberg",
+    "iceberg-aws-bundle",
+    "1.12.0",
+    "software.amazon.awssdk.services.s3.S3Client",
+)
+_AWS_SDK_VERSION = "2.54.17"  # of what is in the bundle
+S3 = (_AWS_SDK,)
+S3A = (
+    Jar("org.apache.hadoop", "hadoop-aws", "3.4.2", "org.apache.hadoop.fs.s3a.S3AFileSystem"),
+    _AWS_SDK,
+    # What s3a uses of the SDK beyond Iceberg's bundle.
+    Jar(
+        "software.amazon.awssdk",
+        "s3-transfer-manager",
+        _AWS_SDK_VERSION,
+        "software.amazon.awssdk.transfer.s3.S3TransferManager",
+    ),
+    Jar(
+        "software.amazon.awssdk",
+        "apache-client",
+        _AWS_SDK_VERSION,
+        "software.amazon.awssdk.http.apache.ApacheHttpClient",
+    ),
+)
+POSTGRESQL = (Jar("org.postgresql", "postgresql", "42.7.8", "org.postgresql.Driver"),)
+
+MARIADB = (
+    # What benchmarks compare a load with; no session needs it.
+    Jar("org.mariadb.jdbc", "mariadb-java-client", "3.5.6", "org.mariadb.jdbc.Driver"),
+)
+
+OPTIONAL = {"s3": S3, "s3a": S3A, "postgresql": POSTGRESQL}
+"""What some lakes need: Iceberg's files in S3, Delta's in S3, Iceberg's JDBC catalog."""
+
+LIBRARIES = {"kafka": KAFKA, "iceberg": ICEBERG, "delta": DELTA, **OPTIONAL}
 """What a session can do, and the jars that each needs."""
 
-BROKER = (Jar("org.apache.kafka", "kafka_2.13", "4.3.1", "kafka.Kafka"),)
-"""A Kafka broker for tests and trials; what it depends on comes along."""
 
-BROKER_FOLDER = "kafka"
-"""Where in a folder of jars the broker's are: apart, since Spark must not see them."""
+@dataclass(frozen=True, slots=True)
+class ServerJars:
+    """A server for tests and trials, with the jars of its own that Spark must not see.
+
+    `folder` is where they are within a folder of jars. What they depend on comes along.
+    """
+
+    folder: str
+    main: str
+    jars: tuple[Jar, ...]
+
+
+BROKER = ServerJars(
+    "kafka", "kafka.Kafka", (Jar("org.apache.kafka", "kafka_2.13", "4.3.1", "kafka.Kafka"),)
+)
+
+_ICEBERG_SERVER = "1.11.0"  # the newest version whose server is published
+_JETTY = "12.1.5"
+REST_CATALOG = ServerJars(
+    "rest-catalog",
+    "org.apache.iceberg.rest.RESTCatalogServer",
+    (
+        Jar(
+            "org.apache.iceberg",
+            "iceberg-open-api",
+            _ICEBERG_SERVER,
+            "org.apache.iceberg.rest.RESTCatalogServer",
+            "test-fixtures",
+        ),
+        Jar(
+            "org.apache.iceberg",
+            "iceberg-core",
+            _ICEBERG_SERVER,
+            "org.apache.iceberg.rest.RESTCatalogAdapter",
+            "tests",
+        ),
+        Jar(
+            "org.apache.iceberg",
+            "iceberg-core",
+            _ICEBERG_SERVER,
+            "org.apache.iceberg.jdbc.JdbcCatalog",
+        ),
+        Jar(
+            "org.apache.iceberg",
+            "iceberg-aws",
+            _ICEBERG_SERVER,
+            "org.apache.iceberg.aws.s3.S3FileIO",
+        ),
+        Jar(
+            "org.eclipse.jetty.ee10",
+            "jetty-ee10-servlet",
+            _JETTY,
+            "org.eclipse.jetty.ee10.servlet.ServletContextHandler",
+        ),
+        Jar(
+            "org.eclipse.jetty.compression",
+            "jetty-compression-server",
+            _JETTY,
+            "org.eclipse.jetty.compression.server.CompressionHandler",
+        ),
+        Jar(
+            "org.eclipse.jetty.compression",
+            "jetty-compression-gzip",
+            _JETTY,
+            "org.eclipse.jetty.compression.gzip.GzipCompression",
+        ),
+        # The server's adapter is part of Iceberg's tests.
+        Jar("org.junit.jupiter", "junit-jupiter-api", "5.14.1", "org.junit.jupiter.api.Test"),
+        Jar("org.assertj", "assertj-core", "3.27.6", "org.assertj.core.api.Assertions"),
+        Jar("org.slf4j", "slf4j-simple", "2.0.17", "org.slf4j.simple.SimpleLogger"),
+        Jar("dev.failsafe", "failsafe", "3.3.2", "dev.failsafe.Failsafe"),
+    ),
+)
+TEST_SERVERS = (BROKER, REST_CATALOG)
 
 
 def pom(jars: Iterable[Jar], *, transitive: bool = False) -> str:
@@ -120,7 +229,7 @@ def pom(jars: Iterable[Jar], *, transitive: bool = False) -> str:
     dependencies = "\n".join(
         f"    <dependency><groupId>{escape(jar.group)}</groupId>"
         f"<artifactId>{escape(jar.artifact)}</artifactId>"
-        f"<version>{escape(jar.version)}</version>{exclusion}</dependency>"
+        f"<version>{escape(jar.version)}</version>{_classifier(jar)}{exclusion}</dependency>"
         for jar in jars
     )
     return (
@@ -130,6 +239,10 @@ def pom(jars: Iterable[Jar], *, transitive: bool = False) -> str:
         f"  <dependencies>\n{dependencies}\n  </dependencies>\n"
         "</project>\n"
     )
+
+
+def _classifier(jar: Jar) -> str:
+    return f"<classifier>{escape(jar.classifier)}</classifier>" if jar.classifier else ""
 
 
 def fetch(folder: str | Path, jars: Sequence[Jar], *, transitive: bool = False) -> None:
@@ -196,20 +309,20 @@ class Found:
 def find(libraries: Iterable[str]) -> Found:
     """The jars of these libraries: those Spark has are left out, others are files or coordinates.
 
-    A library is taken whole from one place, so that its jars fit together.
+    A library is taken whole from one place, so that its jars fit together. Optional libraries that
+    the folder has are taken too.
     """
     place = folder()
     files: list[Path] = []
     packages: list[str] = []
-    for library in libraries:
-        jars = LIBRARIES[library]
-        wanted = [jar for jar in jars if not _in_spark(jar)]
+    for library in dict.fromkeys([*libraries, *(OPTIONAL if place else ())]):
+        wanted = [jar for jar in LIBRARIES[library] if not _in_spark(jar)]
         paths = [] if place is None else [place / jar.file for jar in wanted]
         if place is not None and all(path.is_file() for path in paths):
             files += paths
-        else:
+        elif library in libraries:
             packages += [jar.coordinates for jar in wanted]
-    return Found(tuple(files), tuple(packages))
+    return Found(tuple(dict.fromkeys(files)), tuple(dict.fromkeys(packages)))
 
 
 def _in_spark(jar: Jar) -> bool:
@@ -224,16 +337,22 @@ def _in_spark(jar: Jar) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """`python -m tidegate.spark.jars FOLDER [--broker]`."""
+    """`python -m tidegate.spark.jars FOLDER [--s3] [--s3a] [--postgresql] [--test-servers]`."""
     parser = argparse.ArgumentParser(prog="python -m tidegate.spark.jars", description=__doc__)
     parser.add_argument("folder", nargs="?", default=str(cache_folder("jars")))
-    parser.add_argument("--broker", action="store_true", help="also a Kafka broker's jars")
+    parser.add_argument("--s3", action="store_true", help="Iceberg tables in S3 (s3://)")
+    parser.add_argument("--s3a", action="store_true", help="Delta tables in S3 (s3a://)")
+    parser.add_argument("--postgresql", action="store_true", help="a JDBC catalog in PostgreSQL")
+    parser.add_argument(
+        "--test-servers", action="store_true", help="a Kafka broker and a REST catalog, for tests"
+    )
     options = parser.parse_args(arguments)
     place = Path(options.folder)
+    chosen = [name for name in LIBRARIES if name not in OPTIONAL or getattr(options, name)]
     try:
-        fetch(place, [jar for jars in LIBRARIES.values() for jar in jars])
-        if options.broker:
-            fetch(place / BROKER_FOLDER, BROKER, transitive=True)
+        fetch(place, list(dict.fromkeys(jar for name in chosen for jar in LIBRARIES[name])))
+        for server in TEST_SERVERS if options.test_servers else ():
+            fetch(place / server.folder, server.jars, transitive=True)
     except TidegateError as error:
         print(error, file=sys.stderr)
         return 1

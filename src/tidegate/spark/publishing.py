@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,10 +26,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.feed.changefeed import Changefeed
-from tidegate.feed.config import ChangefeedConfig
-from tidegate.feed.gate import EVENTUAL, ROW_KINDS, SNAPSHOT, Gate
-from tidegate.feed.schema_cache import SchemaCache
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.receive.gate import EVENTUAL, SNAPSHOT, Gate
+from tidegate.changefeed.receive.release import (
+    EVERYTHING,
+    GATED_KINDS,
+    ROW_KINDS,
+    Release,
+    Span,
+)
+from tidegate.changefeed.receive.schema_cache import SchemaCache
+from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.model import ConfigError, SinkError, TableSchema, TidegateError
 from tidegate.spark.checkpoints import CheckpointFolder
 from tidegate.spark.decoding import CHANGE_TYPE, origin
@@ -275,7 +283,7 @@ class _Publisher:
             feed = self.feed()
             self.make_topics(df, found.tables, feed)
             sender = Sender(feed, None, transactions=watermarks)
-            sent = self.send(_sendable(df, None, latest), sender, found.told()).sent
+            sent = self.send(_sendable(df, Release(), latest), sender, found.told()).sent
             return _published(None, sent, found, 0, (), latest, watermarks)
         finally:
             df.unpersist()
@@ -292,21 +300,34 @@ class _Publisher:
         bad.coalesce(1).write.mode("append").parquet(self.quarantine)
 
 
-def _sendable(df: DataFrame, limit: int | None, latest_mark: int) -> DataFrame:
-    """Rows and DDL up to `limit`, and the watermarks up to the latest that may be sent."""
+def _sendable(df: DataFrame, release: Release, latest_mark: int) -> DataFrame:
+    """Rows and DDL that are due, and the watermarks up to the latest that may be sent.
+
+    Of the instant that was applied all that is open; `Sender` knows what of it was sent.
+    """
     kind, ts = F.col("kind"), F.col("commit_ts")
-    gated = kind.isin(*ROW_KINDS, "ddl")
-    if limit is not None:
-        gated = gated & (ts <= limit)
-    return df.where(gated | ((kind == "watermark") & (ts <= latest_mark)))
+    marks = (kind == "watermark") & (ts <= latest_mark) & (ts >= release.applied_ts)
+    return df.where((kind.isin(*GATED_KINDS) & _due(release)) | marks)
 
 
-def _unsent(gate: Gate) -> Column:
-    """Events that may not have been sent: later ones, and all of partitions that were behind."""
-    found = F.col("commit_ts") >= gate.applied_ts
-    for topic, partition in gate.behind:
-        at = (F.coalesce("topic", F.lit("")) == topic) & (F.col("partition") == partition)
-        found = found | at
+def _due(release: Release) -> Column:
+    """Whether a change has not been applied and may be."""
+    if release.until == EVERYTHING:
+        return F.lit(True)
+    return reduce(Column.__or__, map(_within, (release.fresh, release.again, *release.late)))
+
+
+def _within(span: Span) -> Column:
+    """Whether a change is of a span."""
+    ts = F.col("commit_ts")
+    found = (ts > span.above) & (ts <= span.up_to)
+    if span.source is not None:
+        found = found & (F.coalesce("topic", F.lit("")) == span.source.topic)
+        found = found & (F.coalesce("partition", F.lit(0)) == span.source.partition)
+    for database, table in sorted(span.but):
+        named = F.lower("database") == database
+        named = named & (F.lower("table") == table) if table else named
+        found = found & ~(F.col("kind").isin(*ROW_KINDS) & F.coalesce(named, F.lit(False)))
     return found
 
 
@@ -549,10 +570,11 @@ class _Stream:
             self._feed = self._publisher.feed(state.topics)
         self._publisher.make_topics(df, found.tables, self._feed)
         typed = self._publisher.schema is not None
-        due = _sendable(df, limit, max(found.stamps, default=0) if typed else limit or 0)
-        if self._watermarks:  # what was sent before has come again; the gate looks at the rest
-            due = due.where(_unsent(gate))
-        sender = Sender(self._feed, gate if self._watermarks else None, self._watermarks or typed)
+        latest_mark = max(found.stamps, default=0) if typed else limit or 0
+        due = _sendable(df, gate.release(limit), latest_mark)
+        sender = Sender(
+            self._feed, gate if self._watermarks else None, self._watermarks or typed, limit
+        )
         sender = self._publisher.send(due, sender, found.told())
         self._feed = sender.feed
         if sender.gate is not None and limit is not None:
@@ -571,14 +593,13 @@ class _Stream:
         """Up to where changes are sent: what is resolved, but not past a row without a schema."""
         if not self._watermarks:
             return None, ()
-        limit = state.gate.resolved_ts
+        release = state.gate.release()
+        limit = release.until
         state.versioned |= any(row["schema_version"] is not None for row in found.groups)
         if not state.versioned:
             return limit, ()
         named = df.where(F.col("kind").isin(*ROW_KINDS) & F.col("schema_version").isNotNull())
-        named = named.where(
-            (F.col("commit_ts") <= limit) & (F.col("commit_ts") >= state.gate.applied_ts)
-        )
+        named = named.where(_due(release))
         keys = ["database", "table", "schema_version"]
         waiting = []
         for row in named.groupBy(*keys).agg(F.min("commit_ts").alias("first")).collect():

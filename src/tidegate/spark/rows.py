@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from tidegate.feed.gate import ROW_KINDS
+from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.model import ConfigError, TableSchema, tso_from_ms
 from tidegate.spark.decoding import CHANGE_TYPE
 from tidegate.spark.types import spark_type, to_text

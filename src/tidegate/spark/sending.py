@@ -18,16 +18,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidegate.feed.changefeed import OUTGOING_SCHEMA, Changefeed
-from tidegate.feed.ddl_names import ddl_id, ddl_tables
-from tidegate.feed.gate import GATED_KINDS, Gate
-from tidegate.feed.order import in_order, once
+from tidegate.changefeed.receive.gate import Gate
+from tidegate.changefeed.receive.order import POSITION, in_order, once
+from tidegate.changefeed.receive.release import GATED_KINDS, names_in
+from tidegate.changefeed.send.changefeed import OUTGOING_SCHEMA, Changefeed
 from tidegate.wire import CHANGE_SCHEMA
 
 OUTGOING_TYPE: StructType = from_arrow_schema(OUTGOING_SCHEMA)
 """The columns that Spark's Kafka sink writes."""
-
-_POSITION = ("topic", "partition", "offset", "event")
 
 
 @dataclass(slots=True)
@@ -59,23 +57,28 @@ class Sender:
     """None: everything is sent as it comes, and its commit_ts need not tell transactions."""
     transactions: bool = True
     """Whether all events of one commit_ts are of one transaction."""
+    until: int | None = None
+    """Up to where changes are sent, if that is not all that the gate releases."""
     sent: Sent = field(default_factory=Sent)
 
     def send(self, told: pa.RecordBatch, piece: pa.Table) -> pa.RecordBatch:
         """The messages of whole transactions; `told` are schema rows that go before them."""
-        due = piece if self.gate is None else self.gate.split(piece).due
+        self.feed.learn(told)
+        names_of = names_in(self.feed.shapes)
+        due, release = piece, None
+        if self.gate is not None:
+            release = self.gate.release(self.until)
+            due = release.split(piece, names_of).due
         ordered = in_order(due) if self.transactions else _as_they_came(due)
         changes = _with_marks(ordered, piece)
         batch = pa.concat_batches([told, *changes.to_batches()])
         messages = self.feed.send(batch)
         self.sent.count(batch, messages)
         self.sent.watermark = self.feed.watermark
-        if self.gate is not None and ordered.num_rows:
+        if self.gate is not None and release is not None and ordered.num_rows:
             latest = ordered["commit_ts"][-1].as_py()
-            if latest == self.gate.resolved_ts:
-                ddl = ordered.filter(pc.equal(ordered["kind"], "ddl")).to_pylist()
-                names = [name for row in ddl for name in ddl_tables(row) if name is not None]
-                self.gate.mark_applied(latest, map(ddl_id, ddl), names, ordered)
+            if latest == release.until:
+                self.gate.mark_applied(latest, changes=ordered, names_of=names_of)
         return messages
 
 
@@ -159,7 +162,7 @@ def _as_they_came(table: pa.Table) -> pa.Table:
     keys = {
         "commit_ts": table["commit_ts"],
         "phase": pc.cast(pc.equal(table["kind"], "ddl"), pa.int8()),
-        **{name: table[name] for name in _POSITION},
+        **{name: table[name] for name in POSITION},
     }
     order = [(name, "ascending") for name in keys]
     return table.take(pc.sort_indices(pa.table(keys), sort_keys=order))

@@ -8,17 +8,15 @@ in one pass.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate.feed.config import ChangefeedConfig, SinkUri
-from tidegate.feed.filter import IN_TOPICS, TableFilter
-from tidegate.feed.topic import MAX_TOPIC_LENGTH, TopicExpression
+from tidegate.changefeed.config.changefeed import ChangefeedConfig, SinkUri
+from tidegate.changefeed.config.subscription import Subscription
 from tidegate.model import ConfigError, SourceError, physical_ms
 from tidegate.spark import captures
 from tidegate.spark.decoding import Origin, Reading, changes_of
@@ -39,11 +37,6 @@ _FETCHING = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
-
-_NAME_PART = IN_TOPICS + "*"
-_LONGEST_NAME = 64
-"""Characters that the name of a database or table has at most."""
-_PLACEHOLDER = re.compile(r"\{(?:schema|table)\}")
 
 
 def changes(
@@ -80,9 +73,9 @@ def changes(
     feed = feed_settings(source, changefeed)
     told = Reading(
         protocol or (feed.protocol if feed else None) or "",
-        encoding or (_encoding(feed) if feed else None),
+        encoding or (encoding_of(feed) if feed else None),
         compression or (feed.compression if feed else None),
-        str(claim_check) if claim_check is not None else _storage(feed),
+        str(claim_check) if claim_check is not None else storage_of(feed),
     )
     if feed is not None and feed.sink_uri is not None and feed.sink_uri.scheme != "file":
         messages = _from_kafka(
@@ -166,12 +159,12 @@ def toml_text(changefeed: str | Path) -> str:
         raise ConfigError("changefeed", reason) from error
 
 
-def _encoding(feed: ChangefeedConfig) -> str | None:
+def encoding_of(feed: ChangefeedConfig) -> str | None:
     """Only what was told: Simple's decoder reads both of its encodings side by side."""
     return "avro" if feed.protocol == "simple" and feed.encoding_format == "avro" else None
 
 
-def _storage(feed: ChangefeedConfig | None) -> str | None:
+def storage_of(feed: ChangefeedConfig | None) -> str | None:
     if feed is None or feed.large_message_handle != "claim-check":
         return None
     uri = feed.claim_check_storage_uri
@@ -195,7 +188,7 @@ def _from_kafka(
 ) -> DataFrame:
     chosen = {
         **feed.kafka_options(),
-        **_of_whole_names(topic_options(feed)),
+        **topic_options(feed),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         "maxRecordsPerPartition": str(MAX_PER_TASK),
         **_FETCHING,
@@ -219,64 +212,12 @@ def _from_kafka(
 
 
 def topic_options(feed: ChangefeedConfig) -> dict[str, str]:
-    """Every topic the feed writes to: by name, or by a pattern where tables name topics."""
-    assert feed.topic is not None
-    expressions = [rule.topic for rule in feed.dispatchers if rule.topic is not None]
-    texts = list(dict.fromkeys([feed.topic, *(expression.text for expression in expressions)]))
-    if not any(_PLACEHOLDER.search(text) for text in texts):
-        return {"subscribe": ",".join(texts)}
-    return {"subscribePattern": "|".join(_pattern(TopicExpression(text)) for text in texts)}
-
-
-def bounded_topics(feed: ChangefeedConfig, also: Iterable[str] = ()) -> dict[str, str]:
-    """The same, but a pattern takes only names that tables of the feed can give a topic.
-
-    A pattern alone, `{schema}_{table}`, takes topics of other applications too. The filter's
-    inclusions and the rule's own bound it; exclusions do not, so that no topic is left out. `also`
-    are names that are taken besides.
-    """
-    chosen = topic_options(feed)
-    if "subscribe" in chosen:
-        return chosen
-    assert feed.topic is not None
-    case = feed.case_sensitive
-    wanted = TableFilter.parse(feed.filter_rules, case_sensitive=case).in_topics()
-    parts = [_literal(name) for name in (feed.topic, *also)]
-    for rule in feed.dispatchers:
-        if rule.topic is not None:
-            matched = TableFilter.parse(rule.matcher, case_sensitive=case).in_topics()
-            by_filter, by_rule = (_names(rule.topic, each) for each in (wanted, matched))
-            parts.append(f"(?=(?:{by_filter})$)(?:{by_rule})")
-    return _of_whole_names({"subscribePattern": "|".join(dict.fromkeys(parts))})
-
-
-def _of_whole_names(options: Mapping[str, str]) -> dict[str, str]:
-    """The options with a pattern for whole names: Spark looks for it anywhere in a name."""
-    return {
-        name: f"^(?:{value})$" if name == "subscribePattern" else value
-        for name, value in options.items()
-    }
-
-
-def _names(expression: TopicExpression, tables: Iterable[tuple[str, str]]) -> str:
-    """An expression for the topics of some tables, by their names as `in_topics` gives them."""
-    literals = _PLACEHOLDER.split(expression.text)
-    if sum(map(len, literals)) > MAX_TOPIC_LENGTH - 2 * _LONGEST_NAME:  # names may be cut
-        return _pattern(expression)
-    found = []
-    for database, table in tables:
-        names = {"{schema}": database, "{table}": table}
-        parts = re.split(r"(\{schema\}|\{table\})", expression.text)
-        found.append("".join(names.get(part) or _literal(part) for part in parts))
-    return "|".join(dict.fromkeys(found)) or _pattern(expression)
-
-
-def _pattern(expression: TopicExpression) -> str:
-    return _NAME_PART.join(map(_literal, _PLACEHOLDER.split(expression.text)))
-
-
-def _literal(text: str) -> str:
-    return re.sub(r"([.-])", r"\\\1", text)
+    """Every topic the feed writes to, in the options of Spark's Kafka source."""
+    topics = Subscription.of(feed)
+    if topics.pattern is None:
+        return {"subscribe": ",".join(topics.names)}
+    # Spark looks for a pattern anywhere in a name.
+    return {"subscribePattern": f"^(?:{topics.pattern})$"}
 
 
 def _offsets(setting: str, given: str | Mapping[str, Any]) -> str:

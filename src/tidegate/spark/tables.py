@@ -27,12 +27,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tidegate.feed.ddl_names import DdlId
-from tidegate.feed.gate import ROW_KINDS
-from tidegate.feed.tables import TableBook
+from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.model import Column, ConfigError, SchemaNotSeen, TableSchema
 from tidegate.spark.decoding import Decoding, message_columns, origin
 from tidegate.spark.types import UTC, arrow_type, from_text, from_text_array, spark_schema
+from tidegate.sql.ddl_names import DdlId
+from tidegate.sql.tables import TableBook
 from tidegate.wire import ShapeBook
 
 _NAMES = pa.list_(pa.field("element", pa.string()))

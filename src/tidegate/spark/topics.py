@@ -13,8 +13,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tidegate.feed.changefeed import DEFAULT_PARTITIONS
-from tidegate.feed.config import ChangefeedConfig
+from tidegate.changefeed.config.changefeed import ChangefeedConfig
+from tidegate.changefeed.send.changefeed import DEFAULT_PARTITIONS
 from tidegate.model import ConfigError, SinkError, SourceError
 
 ANSWER_SECONDS = 20

@@ -17,7 +17,7 @@ import sys
 import zlib
 from base64 import b64decode
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -49,13 +49,14 @@ _GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 _GZIP_LEVEL = 4  # 9, the default, takes much longer to save little
 
 
-class _Offsets:
-    """Counts offsets where a capture has none."""
+class OffsetCounter:
+    """Counts offsets where a capture has none; from `counts` on, by partition."""
 
-    def __init__(self) -> None:
-        self._next: dict[tuple[str | None, int], int] = {}
+    def __init__(self, counts: Mapping[tuple[str | None, int], int] | None = None) -> None:
+        self._next = dict(counts or {})
 
     def next(self, topic: str | None, partition: int) -> int:
+        """The offset of the next message."""
         offset = self._next.get((topic, partition), 0)
         self._next[topic, partition] = offset + 1
         return offset
@@ -83,15 +84,13 @@ def capture_files(path: str) -> list[Path]:
 
 def read_captures(sources: Iterable[str | Path]) -> Iterator[pa.RecordBatch]:
     """The messages of a capture in several files: offsets are counted over all of them."""
-    offsets = _Offsets()
+    offsets = OffsetCounter()
     for name in map(str, sources):
         with _opened(name) as file:
-            # Looked at without being read: a pipe can be read only once.
-            first = file.peek(len(_PARQUET_MAGIC))
-            if name.endswith(".parquet") or first.startswith(_PARQUET_MAGIC):
+            if is_parquet(name, file):
                 yield from _read_parquet(name, file, offsets)
             else:
-                yield from _read_lines(name, _lines(name, file, first), offsets)
+                yield from line_batches(name, enumerate(lines_of(name, file), 1), offsets)
 
 
 @contextmanager
@@ -108,10 +107,22 @@ def _opened(name: str) -> Iterator[BufferedReader]:
         raise CaptureError(name, 0, _reason(error)) from error
 
 
-def _lines(name: str, file: BufferedReader, first: bytes) -> IO[bytes]:
-    if name.endswith(".gz") or first.startswith(_GZIP_MAGIC):
+def is_parquet(name: str, file: BufferedReader) -> bool:
+    """Whether a capture file is Parquet; else it is lines."""
+    # Looked at without being read: a pipe can be read only once.
+    return name.endswith(".parquet") or file.peek(4).startswith(_PARQUET_MAGIC)
+
+
+def lines_of(name: str, file: BufferedReader) -> IO[bytes]:
+    """The lines of a capture file, decompressed."""
+    if is_gzip(name, file):
         return cast(IO[bytes], gzip.GzipFile(fileobj=file))
     return file
+
+
+def is_gzip(name: str, file: BufferedReader) -> bool:
+    """Whether the lines of a capture file are compressed."""
+    return name.endswith(".gz") or file.peek(4).startswith(_GZIP_MAGIC)
 
 
 def _reason(error: OSError) -> str:
@@ -120,10 +131,13 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _read_lines(name: str, lines: IO[bytes], offsets: _Offsets) -> Iterator[pa.RecordBatch]:
+def line_batches(
+    name: str, lines: Iterable[tuple[int, bytes]], offsets: OffsetCounter
+) -> Iterator[pa.RecordBatch]:
+    """The messages of numbered lines."""
     rows: list[dict[str, Any]] = []
     size = 0
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         if line.isspace():
             continue
         rows.append(_message(name, number, line, offsets))
@@ -135,19 +149,19 @@ def _read_lines(name: str, lines: IO[bytes], offsets: _Offsets) -> Iterator[pa.R
         yield pa.RecordBatch.from_pylist(rows, CAPTURE_SCHEMA)
 
 
-def _message(name: str, number: int, line: bytes, offsets: _Offsets) -> dict[str, Any]:
+def line_place(name: str, number: int, line: bytes) -> tuple[str | None, int, int | None]:
+    """Topic, partition and (if it has one) offset of a line's message; or CaptureError."""
     try:
-        document = json.loads(line)
-        if not isinstance(document, dict) or "value" not in document:
-            raise ValueError('a line is an object with "key" and "value" in base64')
-        topic = document.get("topic")
-        if not isinstance(topic, str | None) or (topic and not _is_unicode(topic)):
-            raise ValueError(f"topic is {topic!r}")
-        for member, bits in (("partition", 31), ("offset", 63), ("timestamp", 53)):
-            found = document.get(member)
-            if found is not None and not (type(found) is int and 0 <= found < 1 << bits):
-                raise ValueError(f"{member} is {found!r}")
-        partition = document.get("partition") or 0
+        document = _document(line)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CaptureError(name, number, str(error)) from error
+    return document.get("topic"), document.get("partition") or 0, document.get("offset")
+
+
+def _message(name: str, number: int, line: bytes, offsets: OffsetCounter) -> dict[str, Any]:
+    try:
+        document = _document(line)
+        topic, partition = document.get("topic"), document.get("partition") or 0
         offset = document.get("offset")
         if offset is None:
             offset = offsets.next(topic, partition)
@@ -161,6 +175,21 @@ def _message(name: str, number: int, line: bytes, offsets: _Offsets) -> dict[str
         }
     except (ValueError, TypeError, RecursionError, binascii.Error) as error:
         raise CaptureError(name, number, str(error)) from error
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    """A line's members, of which key and value are not decoded; ValueError says what is wrong."""
+    document = json.loads(line)
+    if not isinstance(document, dict) or "value" not in document:
+        raise ValueError('a line is an object with "key" and "value" in base64')
+    topic = document.get("topic")
+    if not isinstance(topic, str | None) or (topic and not _is_unicode(topic)):
+        raise ValueError(f"topic is {topic!r}")
+    for member, bits in (("partition", 31), ("offset", 63), ("timestamp", 53)):
+        number = document.get(member)
+        if number is not None and not (type(number) is int and 0 <= number < 1 << bits):
+            raise ValueError(f"{member} is {number!r}")
+    return document
 
 
 def _is_unicode(text: str) -> bool:
@@ -177,22 +206,30 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def _read_parquet(
-    name: str, content: BufferedReader, offsets: _Offsets
+    name: str, content: BufferedReader, offsets: OffsetCounter
 ) -> Iterator[pa.RecordBatch]:
     if not content.seekable():
         raise CaptureError(name, 0, "Parquet is read from its end: give a file, not a pipe")
+    with parquet_file(name, content if name == "-" else name) as file:
+        for batch in file.iter_batches(BATCH_ROWS):
+            yield kafka_columns(batch, offsets)
+
+
+@contextmanager
+def parquet_file(name: str, content: Any) -> Iterator[pq.ParquetFile]:
+    """A Parquet capture to be read within, from a path or an open file; or CaptureError."""
     try:
-        with pq.ParquetFile(content if name == "-" else name) as file:
+        with pq.ParquetFile(content) as file:
             missing = {"key", "value"} - set(file.schema_arrow.names)
             if missing:
                 raise CaptureError(name, 0, f"it has no column {' or '.join(sorted(missing))}")
-            for batch in file.iter_batches(BATCH_ROWS):
-                yield _kafka_columns(batch, offsets)
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise CaptureError(name, 0, f"it cannot be read as Parquet ({error})") from error
 
 
-def _kafka_columns(batch: pa.RecordBatch, offsets: _Offsets) -> pa.RecordBatch:
+def kafka_columns(batch: pa.RecordBatch, offsets: OffsetCounter) -> pa.RecordBatch:
+    """The columns of a Parquet capture as those of CAPTURE_SCHEMA."""
     count = batch.num_rows
     columns: dict[str, pa.Array] = {}
     for field in CAPTURE_SCHEMA:
@@ -312,8 +349,8 @@ def _base64(batch: pa.RecordBatch, name: str) -> list[bytes]:
 
 def _write_parquet(writer: pq.ParquetWriter, batches: Iterable[pa.RecordBatch]) -> int:
     count = 0
-    offsets = _Offsets()
+    offsets = OffsetCounter()
     for batch in batches:
-        writer.write_batch(_kafka_columns(batch, offsets))
+        writer.write_batch(kafka_columns(batch, offsets))
         count += batch.num_rows
     return count

@@ -1,6 +1,6 @@
 """A database that a workload writes to: tables in memory, and a record of every change.
 
-Schemas follow from the statements by `tidegate.feed.ddl`, as they do in a consumer; what a
+Schemas follow from the statements by `tidegate.sql.ddl`, as they do in a consumer; what a
 statement does to rows is told by the workload itself.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.feed.ddl import TableChange, transition
-from tidegate.feed.definition import Charset
 from tidegate.model import TableSchema
 from tidegate.model.tso import LOGICAL_BITS, physical_ms
+from tidegate.sql.ddl import TableChange, transition
+from tidegate.sql.definition import Charset
 from tidegate.workload.clock import Clock
 from tidegate.workload.recorder import Recorder
 from tidegate.workload.truth import Row, Truth, TruthTable

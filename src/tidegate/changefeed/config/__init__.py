@@ -1,0 +1,1 @@
+"""A changefeed's settings: sink URI, TOML, filters, topics, client options."""

@@ -1,0 +1,1 @@
+"""What a consumer may act on, and in which order."""

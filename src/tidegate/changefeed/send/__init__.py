@@ -1,0 +1,1 @@
+"""What a changefeed sends, where and in which messages."""

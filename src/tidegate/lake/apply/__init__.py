@@ -1,0 +1,1 @@
+"""From the changelog to the tables: planning, last change per key, DDL, repair."""

@@ -1,0 +1,1 @@
+"""The changelog: every event of a feed with its source position."""

@@ -1,0 +1,1 @@
+"""Table formats: Iceberg and Delta."""

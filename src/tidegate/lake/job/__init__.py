@@ -1,0 +1,1 @@
+"""The mirror as an application: settings, rounds and steps, upkeep."""

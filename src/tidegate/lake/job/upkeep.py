@@ -1,0 +1,59 @@
+"""What a mirror that follows a feed does now and then, so that steps do not get slower.
+
+Every step leaves a small file and a version. Files are joined here when there are many. The lake's
+own tables, of whose versions only the last ones are ever read, forget the others; those of mirrored
+tables are history that users read, and `maintenance` forgets them after a while.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from tidegate.lake.job.mirror import Mirror
+from tidegate.lake.lake import Lake
+from tidegate.lake.maintenance import age_of_versions, maintain, obstacle
+
+_STEPS = 50
+"""After so many steps versions of the lake's own tables are forgotten."""
+_KEPT_SECONDS = 600.0
+_MOST_VERSIONS = 2_000
+"""Of a table: every commit writes down all of them."""
+
+
+class Upkeep:
+    """The upkeep of one lake, in the thread of its steps: no step is under way.
+
+    All of the lake is maintained at an interval (seconds; None: never), and then `keep` says how
+    long instants are kept, unless a table has had too many versions since.
+    """
+
+    def __init__(
+        self, lake: Lake, *, interval: float | None = None, keep: timedelta = timedelta(days=7)
+    ) -> None:
+        self._lake = lake
+        self._interval = interval
+        self._keep = keep
+        self._steps = 0
+        self._maintained = time.monotonic()
+
+    def after_step(self, mirror: Mirror) -> None:
+        """Looks at the tables that the last step has changed, and does what is due."""
+        tables = self._lake.tables
+        for table in mirror.changed:
+            if tables.is_scattered(table.identifier):
+                tables.join_files(table.identifier)
+        self._steps += 1
+        if self._steps % _STEPS == 0:
+            for log in (self._lake.changelog.log, self._lake.snapshots.log):
+                tables.forget_versions(log.identifier, keep_seconds=_KEPT_SECONDS)
+        if self._interval is not None and time.monotonic() - self._maintained >= self._interval:
+            self._maintain(mirror)
+            self._maintained = time.monotonic()
+
+    def _maintain(self, mirror: Mirror) -> None:
+        mirror.settle()
+        if obstacle(self._lake, mirror.state) is None:
+            age = age_of_versions(self._lake, _MOST_VERSIONS)
+            for _ in maintain(self._lake, self._keep if age is None else min(age, self._keep)):
+                pass

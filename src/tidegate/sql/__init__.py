@@ -1,0 +1,1 @@
+"""What MySQL and TiDB statements, types and values mean. No I/O."""

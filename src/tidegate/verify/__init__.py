@@ -1,0 +1,1 @@
+"""Compares a lake with a database, a capture or a workload."""

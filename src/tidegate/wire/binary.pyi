@@ -1,0 +1,3 @@
+import pyarrow as pa
+
+def binary_arrays(values: list[bytes | None], limit: int = ...) -> list[pa.BinaryArray]: ...

@@ -1,0 +1,3 @@
+import pyarrow as pa
+
+def omit_unchanged(batch: pa.RecordBatch) -> pa.RecordBatch: ...
