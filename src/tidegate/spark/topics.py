@@ -6,6 +6,7 @@ What is there already says how many partitions there are, and how long a message
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from tidegate.changefeed.send.changefeed import DEFAULT_PARTITIONS
 from tidegate.model import ConfigError, SinkError, SourceError
 
 ANSWER_SECONDS = 20
+_RETRY_SECONDS = 0.2
 _UNKNOWN = "UnknownTopicOrPartitionException"
 _EXISTS = "TopicExistsException"
 # What TiCDC leaves to Kafka of the longest message that a topic takes.
@@ -127,11 +129,16 @@ class Topics:
         resource = config(config.Type.TOPIC, topic)
         asked = self._jvm.java.util.ArrayList()
         asked.add(resource)
-        try:
-            told = self._admin.describeConfigs(asked).all().get()
-        except Py4JJavaError as error:
-            raise self._refused(error) from error
-        return int(told.get(resource).get("max.message.bytes").value())
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                configs = self._admin.describeConfigs(asked).all().get()
+                return int(configs.get(resource).get("max.message.bytes").value())
+            except Py4JJavaError as error:
+                # A broker may not have heard yet of a topic that was just created.
+                if _UNKNOWN not in _said(error) or time.monotonic() > deadline:
+                    raise self._refused(error) from error
+            time.sleep(_RETRY_SECONDS)
 
     def _refused(self, error: Py4JJavaError) -> SinkError:
         brokers = self._config.kafka_options()["kafka.bootstrap.servers"]

@@ -9,17 +9,15 @@ cut off has left nothing but files that no commit names, and is planned again.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructType
 
@@ -37,6 +35,8 @@ from tidegate.source.errors import raised_in_task
 from tidegate.spark.decoding import MAX_DECODED_BYTES, Reading, bounded
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire.moves import mark_moves
+
+_LOG = logging.getLogger(__name__)
 
 ROUND = "tidegate.round"
 """The property of the changelog that holds the last round's number and the source's position."""
@@ -228,9 +228,12 @@ def warm_up(spark: SparkSession) -> None:
     tasks = spark.sparkContext.defaultParallelism
 
     def run() -> None:
-        # Where it fails the session has ended, or the first round fails like this and says so.
-        with suppress(PySparkException, Py4JError):
+        try:
             spark.range(0, tasks, 1, tasks).mapInArrow(_imported, "id long").collect()
+        except Exception:
+            # The session ended meanwhile, which PySpark reports in many ways, or the first round
+            # fails in the same way and says so. A traceback on the terminal helps nobody.
+            _LOG.debug("The Python workers were not warmed up", exc_info=True)
 
     threading.Thread(target=run, name="warm-up", daemon=True).start()
 
