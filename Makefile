@@ -120,6 +120,10 @@ format: setup ## rewrite the Python files in the house style
 	@$(RUN) -m ruff check --quiet --fix-only
 	@$(RUN) -m ruff format
 
+.PHONY: wheel
+wheel: setup ## build a wheel and a source archive into dist/
+	@$(RUN) -m build --no-isolation --sdist --wheel --outdir dist
+
 .PHONY: bench
 bench: setup ## run the benchmarks; ARGS is passed on
 	@$(RUN) -m bench $(ARGS)
