@@ -34,7 +34,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     target = tmp_path_factory.mktemp("dist")
     run(
-        *(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", target, REPOSITORY),
+        *(
+            sys.executable,
+            "-m",
+            "build",
+            "--no-isolation",
+            "--wheel",
+            "--outdir",
+            target,
+            REPOSITORY,
+        ),
         cwd=REPOSITORY,
         path=os.environ["PATH"],
     )
@@ -66,7 +75,9 @@ def install(python: Path, wheel: Path, extras: str) -> None:
 def test_the_wheel_works_in_an_empty_environment(python, wheel, tmp_path):
     install(python, wheel, "")
     command = python.parent / "tidegate"
-    code = "from tidegate.wire import decode_batch; print(decode_batch('craft', None, [b'']).num_rows)"
+    code = (
+        "from tidegate.wire import decode_batch; print(decode_batch('craft', None, [b'']).num_rows)"
+    )
     assert run(python, "-c", code, cwd=tmp_path, path="") == "1\n"
     alone = subprocess.run([command, "--help"], capture_output=True, text=True)
     assert alone.returncode == 2
