@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegate import __version__
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 CONFIGURATION = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = CONFIGURATION["project"]
@@ -205,8 +207,19 @@ def test_make_help_lists_every_target() -> None:
     assert re.findall(r"^  (\w+) ", helped.stdout, re.MULTILINE) == targets
 
 
-def test_the_changelog_has_the_version_or_is_still_unreleased() -> None:
+def test_the_changelog_begins_with_unreleased_changes_and_the_current_version() -> None:
     changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
-    headings = re.findall(r"^## \[([^]]+)\]", changelog, re.MULTILINE)
-    assert headings[0] == "Unreleased"
-    assert len(headings) == 1 or headings[1] == PROJECT["version"]
+    headings = re.findall(r"^## (.+)$", changelog, re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    versions = []
+    for heading in headings[1:]:
+        release = re.fullmatch(r"\[([\d.]+)\] - \d{4}-\d{2}-\d{2}", heading)
+        assert release is not None, f"{heading!r} is not [version] - date"
+        versions.append(release[1])
+    assert versions[0] == __version__
+
+
+def test_the_changelog_groups_changes_by_kind() -> None:
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    groups = set(re.findall(r"^### (.+)$", changelog, re.MULTILINE))
+    assert groups <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
