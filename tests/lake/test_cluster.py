@@ -255,7 +255,7 @@ def test_what_the_cluster_lacks_is_said_and_nothing_is_made(cluster, capture, la
 
 # --- what is killed on the way --------------------------------------------------------------------
 
-KILLED_ROWS = 6000
+KILLED_ROWS = 20_000
 SNAPSHOTS = 4
 WATCHED = """
 import json, sys, threading, time
@@ -301,15 +301,19 @@ class Driver:
             start_new_session=True,
         )
 
-    def reaches(self, phase, call):
-        """Reads on until a task runs for a phase, in a job that begins with a call of Spark's."""
+    def reaches(self, phase):
+        """Reads on until a task runs for a phase; when tables are there already, if it applies.
+
+        A round's files are collected; a MERGE has jobs under many names, of which none collects.
+        """
         at, steps = "", 0
         for line in self.process.stdout:
             event = json.loads(line)
             if event["event"] == "progress":
                 at, steps = event["phase"], event["snapshots"]
             is_there = at == phase and (phase == "reading" or steps)
-            if event["event"] == "stage" and is_there and event["name"].startswith(call):
+            collects = event["event"] == "stage" and event["name"].startswith("collect")
+            if event["event"] == "stage" and is_there and collects == (phase == "reading"):
                 return
         pytest.fail(f"it ended before: {self.process.stderr.read()}")
 
@@ -361,9 +365,9 @@ def store(object_store):
 
 
 @pytest.mark.parametrize("kill", [kill_executor, kill_worker, kill_driver])
-@pytest.mark.parametrize(("phase", "call"), [("reading", "collect"), ("applying", "sql")])
+@pytest.mark.parametrize("phase", ["reading", "applying"])
 def test_a_run_or_its_restart_ends_with_equal_tables(
-    spark, tmp_path, store, killed_feed, kill, phase, call
+    spark, tmp_path, store, killed_feed, kill, phase
 ):
     prefix = f"{kill.__name__}_{phase}_"
     folder = f"s3://killed/{prefix}"
@@ -378,7 +382,7 @@ def test_a_run_or_its_restart_ends_with_equal_tables(
         cluster = stack.enter_context(spark_cluster(tmp_path))
         workers = [stack.enter_context(cluster.worker(name)) for name in ("one", "two")]
         driver = Driver(cluster, arguments)
-        driver.reaches(phase, call)
+        driver.reaches(phase)
         kill(driver, workers)
         code, said = driver.end()
         if code != 0:
@@ -400,7 +404,7 @@ def test_an_executor_that_joins_on_the_way_must_prove_itself_too(spark, tmp_path
         cluster = stack.enter_context(spark_cluster(tmp_path))
         stack.enter_context(cluster.worker("one"))
         driver = Driver(cluster, arguments, 1, **{"spark.cores.max": "2"})
-        driver.reaches("applying", "sql")
+        driver.reaches("applying")
         with cluster.worker("other", hidden=lakes):
             code, said = driver.end()
         assert code == 2, said
