@@ -170,6 +170,5 @@ $(PORTABLE)/.built $(SANITIZED)/.built: $(PACKAGE_FROM) | $(BUILT)
 .PHONY: clean
 clean: ## remove what was compiled, and caches; .venv stays
 	rm -rf build .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -f src/tidegate/wire/*.c src/tidegate/wire/*.so
-	rm -f src/tidegate/upstream/dump/*.c src/tidegate/upstream/dump/*.so
+	find src/tidegate \( -name '*.c' -o -name '*.so' \) -delete
 	find src tests bench fuzz -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""Builds the compiled modules: one extension for each .pyx of wire and of upstream/dump.
+"""Builds the compiled modules: one extension for each .pyx file of the package.
 
 TIDEGATE_PORTABLE=1 leaves the x86 vector paths out. TIDEGATE_SANITIZE=1 adds AddressSanitizer.
 TIDEGATE_COMPILED=1 compiles nothing: for an editable install after `build_ext --inplace`.
@@ -22,18 +22,15 @@ if os.environ.get("TIDEGATE_SANITIZE") == "1":
     compile_args = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
     link_args = ["-fsanitize=address,undefined"]
 
-headers = [str(path) for path in Path("src/tidegate/wire").glob("*.h")]
-sources = [
-    path
-    for folder in ("wire", "upstream/dump")
-    for path in sorted(Path("src/tidegate", folder).glob("*.pyx"))
-]
+package = Path("src/tidegate")
+headers = sorted(package.rglob("*.h"))
+sources = sorted(package.rglob("*.pyx"))
 extensions = [
     Extension(
         ".".join(path.with_suffix("").parts[1:]),
         [str(path)],
-        include_dirs=["src/tidegate/wire"],
-        depends=headers,
+        include_dirs=sorted({str(path.parent) for path in headers}),
+        depends=[str(path) for path in headers],
         extra_compile_args=compile_args + quiet_args,
         extra_link_args=link_args,
         define_macros=macros,

@@ -29,7 +29,7 @@ from tidegate.lake.job.mirror import Mirror
 from tidegate.model.tso import LOGICAL_BITS
 from tidegate.spark import session
 from tidegate.wire import decode_batch
-from tidegate.wire.change import CHANGE_SCHEMA
+from tidegate.wire.batch.change import CHANGE_SCHEMA
 
 WEEK = 7 * 86_400
 START = 1_700_000_000_000 << LOGICAL_BITS

@@ -26,7 +26,7 @@ from tidegate.lake.storage.log_files import LogFile, LogWriter, WrittenFile, rea
 from tidegate.source.base import RoundLimits
 from tidegate.source.kafka import KafkaSource
 from tidegate.spark.decoding import Reading
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 TURNS = 7
 T = TypeVar("T")

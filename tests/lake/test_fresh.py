@@ -31,7 +31,7 @@ from tidegate.lake.job.upkeep import Upkeep
 from tidegate.lake.storage import log_files as logfiles
 from tidegate.lake.storage.log_files import LogFile, LogWriter, holding, size_of
 from tidegate.lake.storage.predicates import ALWAYS, above, equal, every, up_to
-from tidegate.wire.change import CHANGE_SCHEMA
+from tidegate.wire.batch.change import CHANGE_SCHEMA
 
 FEED = "bank.canal.ext.stream"
 PARTITIONS = [("", number) for number in range(3)]

@@ -13,7 +13,7 @@ from tidegate.lake.apply import executor
 from tidegate.lake.apply.planner import State
 from tidegate.lake.job.mirror import Mirror
 from tidegate.wire import decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 BASE = 1 << 40
 KEYED = "(`id` INT PRIMARY KEY, `v` INT)"

@@ -35,7 +35,7 @@ from tidegate.spark.decoding import Reading
 from tidegate.sql.ddl_names import DdlId
 from tidegate.sql.tables import Name, TableBook
 from tidegate.wire import decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 from tidegate.workload import workload
 
 GOING_ON = MirrorSettings(bad_messages="continue")

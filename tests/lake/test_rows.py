@@ -29,7 +29,7 @@ from tidegate.lake.storage.predicates import ALWAYS, above
 from tidegate.model import Column, TableSchema
 from tidegate.spark.types import arrow_type, from_text
 from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.updates import omit_unchanged
+from tidegate.wire.batch.updates import omit_unchanged
 
 SCHEMA = TableSchema(
     database="shop",

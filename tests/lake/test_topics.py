@@ -11,7 +11,7 @@ from tidegate.lake.job.mirror import Mirror, MirrorSettings
 from tidegate.lake.job.source import feed_topics
 from tidegate.lake.quarantine import BadMessages, Quarantine
 from tidegate.wire import decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 START = 1 << 40
 RULES = "[sink]\ndispatchers = [{matcher = ['*.*'], topic = '{schema}_{table}'}]"

@@ -13,7 +13,7 @@ from tests.support import corpus, truth
 from tests.support.decoding import PROTOCOLS, offsets
 from tidegate.model.types import MySQLType
 from tidegate.wire import decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 
 class ScenarioModel:

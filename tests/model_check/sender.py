@@ -19,7 +19,7 @@ from tests.model_check.history import Commit, Signal, Upstream
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
 from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.wire import CHANGE_SCHEMA, decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 from tidegate.workload.recorder import Recorder
 
 TOPIC = "feed"

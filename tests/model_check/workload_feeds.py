@@ -20,7 +20,7 @@ from tidegate.changefeed.send.changefeed import Changefeed
 from tidegate.lake.job.source import feed_topics
 from tidegate.model.tso import physical_ms
 from tidegate.wire import decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 from tidegate.workload import Workload, workload
 
 ROWS = 400

@@ -15,7 +15,7 @@ from tests.support.spark import arrow, assert_equal, stream
 from tidegate.model import CaptureError, SourceError
 from tidegate.spark import CHANGE_TYPE, changes, decode
 from tidegate.wire import decode_batch, read_capture, read_captures, write_capture
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 FEED = "ddl.canal.ext.stream"
 

@@ -58,7 +58,7 @@ def _batch_size(variant: Variant) -> int:
 def require(variant: Variant) -> None:
     """Skips the test where the protocol has no encoder yet."""
     decoding.require(variant.protocol)
-    name = "simple_avro" if variant.encoding == "avro" else variant.protocol
+    name = "simple.avro_decode" if variant.encoding == "avro" else variant.protocol
     module = import_module(f"tidegate.wire.{name}")
     if not (hasattr(module, "Encoder") or hasattr(module, "OPTIONS")):
         pytest.skip(f"{name} has no encoder yet")
@@ -128,7 +128,7 @@ def locations(variant: Variant) -> list[str]:
 
 def expanded(variant: Variant, message: Message) -> Message:
     """The message without compression: two compressors need not write the same bytes."""
-    from tidegate.wire.compression import MAX_EXPANDED_BYTES, expander
+    from tidegate.wire.kernel.compression import MAX_EXPANDED_BYTES, expander
 
     expand = expander(decoding.PROTOCOLS[variant.protocol], variant.compression, MAX_EXPANDED_BYTES)
     if expand is None:

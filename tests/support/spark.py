@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from tests.support.corpus import Message
 from tests.support.decoding import offsets
 from tidegate.wire import CHANGE_SCHEMA, decode_batch
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 PLACE = ("topic", "partition", "offset", "event")
 TIMEOUT = 600

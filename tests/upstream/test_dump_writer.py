@@ -22,7 +22,7 @@ from tests.support.dumps import shortest_float
 from tidegate.model import DumpError
 from tidegate.upstream.dump import Dump, DumpOptions, read_split
 from tidegate.upstream.dump import split as split_module
-from tidegate.wire.text import crc32c
+from tidegate.wire.kernel.text import crc32c
 
 METADATA = (
     "Started dump at: 2026-11-17 11:15:48\nSHOW MASTER STATUS:\n\tLog: tidb-binlog\n"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.tidb_proxy import END_OF_ROWS, error_payload, packets, row_payload
 from tidegate.model import Column
+from tidegate.upstream.result_rows import BrokenResult, ResultError, ResultRows, UnreadableValue
 from tidegate.upstream.server import text_of
-from tidegate.wire.result_rows import BrokenResult, ResultError, ResultRows, UnreadableValue
 
 TEXT = Column.of_type("t", "varchar(10)", charset="utf8mb4")
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.wire import CHANGE_SCHEMA, EventReader, ShapeBook
-from tidegate.wire.bit_sets import unsigned_bit_sets
+from tidegate.wire.batch.bit_sets import unsigned_bit_sets
 
 ROW = {"event": 0, "database": "d", "table": "t", "flags": 0}
 TYPES = {"a": "bigint", "b": "bit", "s": "set"}

@@ -26,7 +26,7 @@ from tidegate.wire import (
     encode_batch,
     to_json_events,
 )
-from tidegate.wire.claim_check import unpack
+from tidegate.wire.kernel.claim_check import unpack
 
 MS = 1639633141221
 TS = (MS << 18) + 7

@@ -17,7 +17,7 @@ from tidegate.model import (
     type_name,
 )
 from tidegate.wire import CHANGE_SCHEMA, decode_batch, encode_batch
-from tidegate.wire.text import crc32c
+from tidegate.wire.kernel.text import crc32c
 
 TS = 415508856908021766
 MAGIC = 0xBAAAD700

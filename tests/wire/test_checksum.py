@@ -14,7 +14,7 @@ import pytest
 from tests.support import corpus
 from tidegate.model import EventFlag
 from tidegate.wire import CHANGE_SCHEMA, EventReader, ShapeBook, decode_batch
-from tidegate.wire.checksum import verify
+from tidegate.wire.batch.checksum import verify
 
 SHAPE, VERSION = 7, 11
 

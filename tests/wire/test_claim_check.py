@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.model import ClaimCheckError
 from tidegate.wire import from_folder, to_folder
-from tidegate.wire.claim_check import object_name, open_claim_check, pack, unpack
+from tidegate.wire.kernel.claim_check import object_name, open_claim_check, pack, unpack
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.model import CompressionError, ConfigError
-from tidegate.wire.compression import COMPRESSIONS, compress, compressor, decompress, expander
+from tidegate.wire.kernel.compression import (
+    COMPRESSIONS,
+    compress,
+    compressor,
+    decompress,
+    expander,
+)
 
 
 @pytest.mark.parametrize("algorithm", COMPRESSIONS)

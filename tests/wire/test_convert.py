@@ -16,7 +16,7 @@ from tidegate.wire import (
     decode_batch,
     encode_batch,
 )
-from tidegate.wire.carries import not_carried
+from tidegate.wire.capabilities import not_carried
 
 ENCODINGS = ("open-protocol", "canal-json", "simple json", "simple avro", "craft", "cdc")
 FILES = {

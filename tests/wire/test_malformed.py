@@ -20,7 +20,7 @@ from fuzz.run import check
 from tests.support import corpus
 from tidegate.model import EventFlag
 from tidegate.wire import decode_batch, encode_batch
-from tidegate.wire.compression import MAX_EXPANDED_BYTES, compress
+from tidegate.wire.kernel.compression import MAX_EXPANDED_BYTES, compress
 
 FILES = {
     "open-protocol": "types.open.b1",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.model import ConfigError, EncodeError, EventFlag, SchemaNotSeen, UnsupportedByProtocol
 from tidegate.wire import CHANGE_SCHEMA, ShapeBook, decode_batch, encode_batch
-from tidegate.wire.compression import compress, decompress
+from tidegate.wire.kernel.compression import compress, decompress
 
 TS = 415508878783938562
 NONE = dict.fromkeys(CHANGE_SCHEMA.names) | {"event": 0, "flags": 0}

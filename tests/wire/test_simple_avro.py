@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from tests.support import corpus
 from tests.support.avro_schema import NAMESPACE, SIMPLE_AVRO_SCHEMA
 from tidegate.model import ConfigError, EncodeError, EventFlag, SchemaNotSeen, TableSchema
-from tidegate.wire import CHANGE_SCHEMA, EncodeOptions, ShapeBook, codec, simple_avro
-from tidegate.wire.batch import BatchReader, MessageBuilder
-from tidegate.wire.claim_check import unpack
-from tidegate.wire.compression import compress, decompress
+from tidegate.wire import CHANGE_SCHEMA, EncodeOptions, ShapeBook
+from tidegate.wire.batch.builder import BatchReader, MessageBuilder
+from tidegate.wire.codec import decoding as codec
+from tidegate.wire.kernel.claim_check import unpack
+from tidegate.wire.kernel.compression import compress, decompress
+from tidegate.wire.simple import avro_decode as simple_avro
 
 SCHEMA = fastavro.parse_schema(SIMPLE_AVRO_SCHEMA)
 COMMIT_TS, BUILD_TS, VERSION = 447984084414103554, 1708923662983, 447984074911121426

@@ -19,7 +19,7 @@ from tidegate.model import (
     UnsupportedByProtocol,
 )
 from tidegate.wire import CHANGE_SCHEMA, ShapeBook, decode_batch, encode_batch
-from tidegate.wire.simple_schema import needs_bootstrap
+from tidegate.wire.simple.schema import needs_bootstrap
 
 TS = 447984084414103554
 VERSION = 447984074911121426

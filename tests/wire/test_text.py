@@ -1,4 +1,4 @@
-"""tidegate.wire.text against what Python, exact arithmetic and published test values say.
+"""tidegate.wire.kernel.text against what Python, exact arithmetic and published test values say.
 
 What Go writes is given as tables of cases, printed by its strconv and encoding/json.
 """
@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidegate.wire import text
+from tidegate.wire.kernel import text
 
 finite_doubles = st.floats(allow_nan=False, allow_infinity=False)
 finite_floats = st.floats(allow_nan=False, allow_infinity=False, width=32)

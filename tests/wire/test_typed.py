@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.wire.typed import read_texts
+from tidegate.wire.batch.typed import read_texts
 
 INT32, INT64, FLOAT, DOUBLE = pa.int32(), pa.int64(), pa.float32(), pa.float64()
 DATE, DATETIME = pa.date32(), pa.timestamp("us")

@@ -8,7 +8,7 @@ import pytest
 from tests.support import corpus
 from tests.support.decoding import decode_variant
 from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.updates import omit_unchanged
+from tidegate.wire.batch.updates import omit_unchanged
 
 
 def batch_of(*rows):

@@ -17,7 +17,7 @@ import click
 from tidegate import __version__
 from tidegate.cli.words import say, say_json
 from tidegate.model import SparkError, TidegateError
-from tidegate.wire.compression import COMPRESSIONS
+from tidegate.wire.kernel.compression import COMPRESSIONS
 from tidegate.wire.protocols import PROTOCOLS
 
 BAD_MESSAGES = ATTENTION = 1

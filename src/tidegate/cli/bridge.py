@@ -16,7 +16,7 @@ from tidegate.cli.lakes import own_interrupts, working
 from tidegate.cli.words import counted, say, say_json
 from tidegate.model import ConfigError, SinkError, TidegateError, tso_to_datetime
 from tidegate.source.client import can_connect, check_brokers
-from tidegate.wire.carries import not_carried
+from tidegate.wire.capabilities import not_carried
 
 POLL_SECONDS = 0.5
 _OURS = re.compile(r"tidegate\.model\.errors\.\w+: ([^\n]+)")

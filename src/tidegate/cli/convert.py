@@ -23,7 +23,7 @@ from tidegate.cli.source import Progressing, Reading, changefeed_text, open_sour
 from tidegate.cli.words import counted, say, say_json
 from tidegate.model import EncodeError, SchemaNotSeen
 from tidegate.wire import EncodeOptions, ShapeBook, encode_batch, to_folder, write_capture
-from tidegate.wire.carries import carries_deletes, not_carried
+from tidegate.wire.capabilities import carries_deletes, not_carried
 
 CAPTURE = "messages.parquet"
 """The capture in a folder that a sink URI names."""

@@ -15,7 +15,7 @@ from tidegate.cli.kafka import is_kafka, parse_start
 from tidegate.cli.render import EventPrinter
 from tidegate.cli.source import Progressing, Reading, open_source, open_topic
 from tidegate.cli.words import json_line, say
-from tidegate.wire.events import EventReader
+from tidegate.wire.batch.events import EventReader
 
 
 def inspect(

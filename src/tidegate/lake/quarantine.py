@@ -45,7 +45,7 @@ from tidegate.lake.storage.predicates import (
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 if TYPE_CHECKING:
     from tidegate.lake.lake import Lake

@@ -22,7 +22,7 @@ from tidegate.model import ConfigError, UnknownProtocol
 from tidegate.spark.metrics import Tally, TallyCounter
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.wire import CHANGE_SCHEMA, PROTOCOLS, decode_batch, from_uri
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 CHANGE_TYPE: StructType = from_arrow_schema(CHANGE_SCHEMA)
 """The columns of a change batch in Spark's types."""

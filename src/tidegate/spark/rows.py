@@ -17,7 +17,7 @@ from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.model import ConfigError, TableSchema, tso_from_ms
 from tidegate.spark.decoding import CHANGE_TYPE
 from tidegate.spark.types import spark_type, to_text
-from tidegate.wire.shapes import shape_columns, shape_id
+from tidegate.wire.batch.shapes import shape_columns, shape_id
 
 OP, COMMIT_TS = "_op", "_commit_ts"
 

@@ -38,8 +38,8 @@ from pyspark.sql.types import (
 )
 
 from tidegate.model import Column, MySQLType, ValueForm
-from tidegate.wire.text import format_double, format_float
-from tidegate.wire.typed import read_texts
+from tidegate.wire.batch.typed import read_texts
+from tidegate.wire.kernel.text import format_double, format_float
 
 UTC = "UTC"
 MAX_PRECISION = 38

@@ -22,7 +22,7 @@ from typing import Any
 
 from tidegate.model.schema import Column
 from tidegate.model.types import INTEGERS, MOMENTS, STRINGS, MySQLType, is_binary
-from tidegate.wire.text import format_double, format_float
+from tidegate.wire.kernel.text import format_double, format_float
 
 _REALS = (MySQLType.FLOAT, MySQLType.DOUBLE)
 _LABELLED = (MySQLType.ENUM, MySQLType.SET)

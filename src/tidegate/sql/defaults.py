@@ -21,7 +21,7 @@ from tidegate.model.sql import Token, TokenKind, quoted
 from tidegate.model.types import INTEGERS, MOMENTS, STRINGS, TEMPORALS, MySQLType, is_binary
 from tidegate.sql.casts import convert, element_number, member_bits
 from tidegate.sql.statement import Statement, Unreadable
-from tidegate.wire.text import format_double
+from tidegate.wire.kernel.text import format_double
 
 
 class Form(Enum):

@@ -21,8 +21,8 @@ from tidegate.model.sql import quoted
 from tidegate.sql.ddl import transition
 from tidegate.sql.tables import DEFAULT_CHARSET, Name
 from tidegate.upstream.errors import DatabaseError, SnapshotLost, failure
+from tidegate.upstream.result_rows import BrokenResult, ResultError, ResultRows, UnreadableValue
 from tidegate.upstream.server import DatabaseServer, driver, selected
-from tidegate.wire.result_rows import BrokenResult, ResultError, ResultRows, UnreadableValue
 
 BATCH_BYTES = 8 << 20
 """Bytes of rows in one Arrow batch, about."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.model import SourceError, SourceUnreachable
-from tidegate.wire.result_rows import BrokenResult, ResultError
+from tidegate.upstream.result_rows import BrokenResult, ResultError
 
 SNAPSHOT_LOST = (8055, 9006)
 REFUSED = (1044, 1045, 1142, 1143, 1227, 1698)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tidegate.changefeed.config.settings import Secret
 from tidegate.model import Column, ConfigError, MySQLType, ValueForm
 from tidegate.model.sql import quoted
-from tidegate.wire.text import format_double, format_float
+from tidegate.wire.kernel.text import format_double, format_float
 
 DEFAULT_PORT = 4000  # TiDB's
 CONNECT_SECONDS = 10

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from tidegate.model import ConfigError, UnknownProtocol, UnsupportedByProtocol
-from tidegate.wire import codec
-from tidegate.wire.batch import BatchReader, MessageBuilder
-from tidegate.wire.bit_sets import unsigned_bit_sets
-from tidegate.wire.claim_check import open_claim_check
-from tidegate.wire.compression import MAX_EXPANDED_BYTES, compressor, expander
+from tidegate.wire.batch.bit_sets import unsigned_bit_sets
+from tidegate.wire.batch.builder import BatchReader, MessageBuilder
+from tidegate.wire.batch.shapes import ShapeBook
+from tidegate.wire.codec import decoding as codec
+from tidegate.wire.kernel.claim_check import open_claim_check
+from tidegate.wire.kernel.compression import MAX_EXPANDED_BYTES, compressor, expander
 from tidegate.wire.options import EncodeOptions
-from tidegate.wire.shapes import ShapeBook
 
 PROTOCOLS = ("open-protocol", "canal-json", "simple", "craft", "cdc")
 """The protocols, by TiCDC's names."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate.model import CompressionError
-from tidegate.wire.compression import LZ4_MAGIC, decompress, expander
+from tidegate.wire.kernel.compression import LZ4_MAGIC, decompress, expander
 from tidegate.wire.protocols import decode_batch
 
 _CDC_MAGIC = b"\xba\xaa\xd7\x00"

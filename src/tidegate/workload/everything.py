@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from random import Random
 
-from tidegate.wire.text import format_double, format_float
+from tidegate.wire.kernel.text import format_double, format_float
 from tidegate.workload.truth import Row
 
 Make = Callable[[Random], str | None]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tidegate.model import TableSchema, action_code, canal_ddl_type
 from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.shapes import shape_columns, shape_id
+from tidegate.wire.batch.shapes import shape_columns, shape_id
 from tidegate.workload.truth import Row
 
 BATCH_EVENTS = 10_000

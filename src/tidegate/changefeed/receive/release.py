@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.sql.ddl_names import Name, ddl_id
-from tidegate.wire.shapes import ShapeBook
+from tidegate.wire.batch.shapes import ShapeBook
 
 ROW_KINDS = ("insert", "update", "delete")
 GATED_KINDS = (*ROW_KINDS, "ddl")

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.model import Position, SchemaNotSeen, TableSchema
 from tidegate.sql.ddl_names import ddl_tables
-from tidegate.wire.shapes import Shape, ShapeBook
+from tidegate.wire.batch.shapes import Shape, ShapeBook
 
 _STATE_VERSION = 1
 _KEY = ("database", "table", "schema_version")

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
 from tidegate.changefeed.send.row_groups import RowGroup
 from tidegate.wire import CHANGE_SCHEMA, ShapeBook
-from tidegate.wire.simple_schema import needs_bootstrap, schema_of_shape
+from tidegate.wire.simple.schema import needs_bootstrap, schema_of_shape
 
 QUIET_SECONDS = 30 * 60
 

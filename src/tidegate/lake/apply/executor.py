@@ -40,7 +40,7 @@ from tidegate.lake.storage.predicates import above, equal, every, some, up_to
 from tidegate.model.sql import quoted
 from tidegate.upstream.completion import Completion, failure_in
 from tidegate.upstream.server import DatabaseServer
-from tidegate.wire.change import CHANGE_SCHEMA
+from tidegate.wire.batch.change import CHANGE_SCHEMA
 
 MAYBE_RESENT = (
     "It has no key, and identical rows of one transaction came one after the other: they are "

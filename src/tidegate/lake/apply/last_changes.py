@@ -25,7 +25,7 @@ from tidegate.lake.formats.base import OP
 from tidegate.spark.types import spark_schema
 from tidegate.spark.workers import forget_zip_importers
 from tidegate.upstream.completion import Completion
-from tidegate.wire.change import CHANGE_SCHEMA
+from tidegate.wire.batch.change import CHANGE_SCHEMA
 
 LATE = "_late"
 """The column that marks late rows where a repair reads them beside others."""

@@ -18,7 +18,7 @@ from tidegate.lake.formats.column_changes import fitted
 from tidegate.model import Column, TableSchema
 from tidegate.model.types import MOMENTS, REALS
 from tidegate.spark.types import UTC, arrow_type, from_text_array, real_texts
-from tidegate.wire.moves import values_at
+from tidegate.wire.batch.key_updates import values_at
 
 NO_DATE = "0000-00-00"
 """The string in keys of all invalid dates: the lake holds NULL for each of them."""

@@ -65,8 +65,8 @@ from tidegate.lake.storage.predicates import (
 )
 from tidegate.model import EventFlag, LakeError
 from tidegate.sql.tables import Name
-from tidegate.wire.change import CHANGE_SCHEMA
-from tidegate.wire.updates import omit_unchanged
+from tidegate.wire.batch.change import CHANGE_SCHEMA
+from tidegate.wire.batch.updates import omit_unchanged
 
 NAME = "changelog"
 PARTIAL = EventFlag.HANDLE_KEY_ONLY | EventFlag.CLAIM_CHECK

@@ -34,7 +34,7 @@ from tidegate.source.base import (
 from tidegate.source.errors import raised_in_task
 from tidegate.spark.decoding import MAX_DECODED_BYTES, Reading, bounded
 from tidegate.spark.workers import forget_zip_importers
-from tidegate.wire.moves import mark_moves
+from tidegate.wire.batch.key_updates import mark_moves
 
 _LOG = logging.getLogger(__name__)
 

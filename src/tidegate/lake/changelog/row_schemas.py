@@ -14,7 +14,7 @@ from tidegate.changefeed.receive.schema_cache import SchemaCache, SchemaKey
 from tidegate.lake.changelog.changelog import Changelog, Group
 from tidegate.model import Column, Flag, TableSchema
 from tidegate.wire import CHANGE_SCHEMA
-from tidegate.wire.shapes import Shape
+from tidegate.wire.batch.shapes import Shape
 
 LayoutKey = tuple[int, int | None]
 """A shape and a schema version."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.changefeed.receive.watermarks import RUN_SCHEMA, WATERMARK_COLUMNS, reduced
-from tidegate.wire.change import CHANGE_SCHEMA
+from tidegate.wire.batch.change import CHANGE_SCHEMA
 
 SUMMARY_KEY = b"tidegate.summary.1"
 """Where a Parquet footer has the summary; the number is that of its form."""

@@ -51,7 +51,7 @@ from tidegate.lake.storage.file_store import is_remote, make_folder, unwritable
 from tidegate.model import ConfigError, LakeError
 from tidegate.upstream.server import DatabaseServer
 from tidegate.wire import PROTOCOLS
-from tidegate.wire.compression import COMPRESSIONS
+from tidegate.wire.kernel.compression import COMPRESSIONS
 
 FORMATS = ("iceberg", "delta")
 ENCODINGS = ("json", "avro", "document", "operations")

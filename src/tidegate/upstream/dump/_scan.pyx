@@ -15,7 +15,7 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from tidegate.wire.buffer cimport (
+from tidegate.wire.kernel.buffer cimport (
     Buffer,
     Cells,
     buffer_add,
@@ -28,8 +28,8 @@ from tidegate.wire.buffer cimport (
     cells_free,
     cells_reserve,
 )
-from tidegate.wire.cursor cimport tg_all_set, tg_pack_bits
-from tidegate.wire.text cimport (
+from tidegate.wire.kernel.cursor cimport tg_all_set, tg_pack_bits
+from tidegate.wire.kernel.text cimport (
     tg_ascii_run,
     tg_base64_decode,
     tg_base64_encode,

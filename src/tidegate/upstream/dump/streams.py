@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidegate.model import DumpError
-from tidegate.wire.text import crc32c
+from tidegate.wire.kernel.text import crc32c
 
 _SNAPPY_START = b"sNaPpY"
 _SNAPPY_CHUNK = 65536

@@ -1,0 +1,1 @@
+"""The change batch: the one columnar form that decoders write and encoders read."""

@@ -1,0 +1,1359 @@
+"""The `cdc` binary format: a checksummed message of strings, in two profiles.
+
+"document" is the layout of the format's document, "operations" that of its only implementation, whose
+rows say what was done to them. What both leave open, and the choices made, is in
+docs/protocols/cdc.md. A message decodes completely or not at all.
+"""
+
+cimport cython
+from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memset
+
+import json
+
+from tidegate.model import ConfigError, EncodeError, Flag, SchemaNotSeen, type_flags
+from tidegate.model.types import BLOBS, is_string
+
+from tidegate.wire.batch.builder cimport (
+    FLAG_CLAIM_CHECK,
+    FLAG_HANDLE_KEY_ONLY,
+    HAS_AFTER,
+    HAS_BEFORE,
+    HAS_COMMIT_TS,
+    KIND_DDL,
+    KIND_DELETE,
+    KIND_ERROR,
+    KIND_INSERT,
+    KIND_UPDATE,
+    MAX_COLUMNS,
+    BatchReader,
+    CellsView,
+    Extra,
+    Message,
+    MessageBuilder,
+    Row,
+    ShapeColumn,
+    StringsView,
+    ddl_word,
+    long_at,
+    row_init,
+    string_at,
+    view_cell,
+    view_count,
+    view_has,
+)
+from tidegate.wire.batch.builder cimport Decoder as BatchDecoder
+from tidegate.wire.kernel.buffer cimport (
+    Buffer,
+    Cells,
+    buffer_add,
+    buffer_add_byte,
+    buffer_add_uvarint,
+    buffer_free,
+    buffer_reserve,
+    cell_end,
+    cell_null,
+    cells_reserve,
+)
+from tidegate.wire.kernel.cursor cimport (
+    FAULT_BASE64,
+    FAULT_CHECKSUM,
+    FAULT_COLUMNS,
+    FAULT_DUPLICATE,
+    FAULT_EMPTY,
+    FAULT_LENGTH,
+    FAULT_MAGIC,
+    FAULT_MEMORY,
+    FAULT_MISSING,
+    FAULT_NUMBER,
+    FAULT_RANGE,
+    FAULT_TEMPORAL,
+    FAULT_TRAILING,
+    FAULT_TRUNCATED,
+    FAULT_TYPE,
+    FAULT_UNKNOWN_KIND,
+    FAULT_UTF8,
+    FAULT_VERSION,
+    Cursor,
+    Span,
+    fail,
+    fail_at,
+    left,
+    read_be32,
+    read_be64,
+    read_bytes,
+    read_u8,
+    read_uvarint,
+    tg_copy,
+)
+from tidegate.wire.kernel.json cimport (
+    json_bool,
+    json_finish,
+    json_i64,
+    json_is,
+    json_member,
+    json_number,
+    json_open,
+    json_peek,
+    json_skip,
+    json_span,
+)
+from tidegate.wire.kernel.jsonwrite cimport STYLE_ENCODING_JSON, json_put_string
+from tidegate.wire.kernel.text cimport (
+    tg_base64_decode,
+    tg_base64_encode,
+    tg_crc32c,
+    tg_format_i64,
+    tg_format_u64,
+    tg_hash,
+    tg_parse_double,
+    tg_parse_i64,
+    tg_parse_u64,
+    tg_shift_decimal,
+    tg_utf8_valid,
+)
+from tidegate.wire.kernel.values cimport (
+    FORM_BINARY,
+    FORM_DATE,
+    FORM_DATETIME,
+    FORM_DECIMAL,
+    FORM_DOUBLE,
+    FORM_FLOAT,
+    FORM_INTEGER,
+    FORM_NULL,
+    FORM_TIME,
+    FORM_UNKNOWN,
+    FORM_UNSIGNED,
+    FORM_VECTOR,
+    FORM_YEAR,
+    bits_of,
+    form_of,
+    signed_fits,
+    tg_date_valid,
+    tg_datetime_valid,
+    tg_decimal_valid,
+    tg_time_valid,
+    tg_vector_valid,
+    unsigned_fits,
+    year_fits,
+)
+
+OPTIONS = frozenset({"profile"})
+
+cdef enum:
+    MAGIC = 0xBAAAD700
+    VERSION = 1
+    HEADER_SIZE = 14        # magic, version, timestamp, type
+    TYPE_DML = 0
+    TYPE_DDL = 1
+    # what was done to a row, in the profile "operations"
+    DML_INSERT = 1
+    DML_UPDATE = 2
+    DML_DELETE = 3
+    # the data type of a value that is NULL, in the profile "document"
+    TYPE_NULL = 6
+    # MySQL's own column flags, as TiDB's ColumnInfo has them
+    MYSQL_NOT_NULL = 1
+    MYSQL_PRIMARY_KEY = 2
+    MYSQL_UNIQUE_KEY = 4
+    MYSQL_MULTIPLE_KEY = 8
+    MYSQL_BLOB = 16
+    MYSQL_UNSIGNED = 32
+    MYSQL_BINARY = 128
+    STATE_PUBLIC = 5
+    # what tg_shift_decimal may add to a number's text
+    NUMBER_ROOM = 404
+    # how many tables a decoder remembers
+    KNOWN_TABLES = 64
+
+cdef enum Profile:
+    PROFILE_ANY
+    PROFILE_DOCUMENT
+    PROFILE_OPERATIONS
+
+_PROFILES = {None: PROFILE_ANY, "document": PROFILE_DOCUMENT, "operations": PROFILE_OPERATIONS}
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+# One value as it stands in a message; `type` is -1 in the profile "operations".
+cdef struct Value:
+    Span name
+    Span data
+    int32_t type
+
+
+# How to read the value of one column of a known table.
+cdef struct Reading:
+    int32_t value       # its place among the message's values
+    int32_t form
+    int32_t code
+    int32_t flags
+
+
+# A table as it was seen before: everything that says what its values are, and what it comes to.
+cdef struct Table:
+    uint64_t hash
+    Buffer key
+    Buffer readings     # Reading, in the order of the shape
+    int32_t shape
+
+
+# What a column's JSON says; TiDB's own ColumnInfo has `name` and `type` as objects.
+cdef struct Info:
+    ShapeColumn column
+    bint has_mysql_flags
+    int64_t mysql_flags
+    bint binary_charset
+
+
+cdef inline bint _named(const Span *name, const char *expected, size_t n) noexcept nogil:
+    return name.n == n and memcmp(name.p, expected, n) == 0
+
+
+cdef void _sub_cursor(Cursor *c, const Span *text, Cursor *out) noexcept nogil:
+    """A cursor over a part of the same message."""
+    out[0] = c[0]
+    out.p = text.p
+    out.end = text.p + text.n
+
+
+cdef int _fail_as(Cursor *c, const Cursor *part) noexcept nogil:
+    return fail_at(c, part.fault, part.fault_at)
+
+
+cdef int _read_string(Cursor *c, Span *out) noexcept nogil:
+    cdef uint64_t length = 0
+    if read_uvarint(c, &length) < 0:
+        return -1
+    return read_bytes(c, length, out)
+
+
+cdef int _read_name(Cursor *c, Span *out) noexcept nogil:
+    if _read_string(c, out) < 0:
+        return -1
+    if not tg_utf8_valid(out.p, out.n):
+        return fail_at(c, FAULT_UTF8, out.p)
+    return 0
+
+
+cdef int _put_integer(Cursor *c, const Reading *reading, const Span *text, Cells *cells) noexcept nogil:
+    cdef uint8_t *into = cells.text.data + cells.text.used
+    cdef uint64_t natural = 0
+    cdef int64_t number = 0
+    cdef int bits = bits_of(reading.code)
+    if reading.form == FORM_UNSIGNED or \
+            (reading.flags < 0 and tg_parse_i64(text.p, text.n, &number) < 0):
+        # Without flags nobody knows whether the column has a sign.
+        if tg_parse_u64(text.p, text.n, &natural) < 0:
+            return fail_at(c, FAULT_NUMBER, text.p)
+        if not unsigned_fits(natural, bits):
+            return fail_at(c, FAULT_RANGE, text.p)
+        cells.text.used += tg_format_u64(natural, into)
+        return 0
+    if tg_parse_i64(text.p, text.n, &number) < 0:
+        return fail_at(c, FAULT_NUMBER, text.p)
+    if reading.form == FORM_YEAR:
+        if not year_fits(number):
+            return fail_at(c, FAULT_RANGE, text.p)
+    elif not signed_fits(number, bits) and \
+            not (reading.flags < 0 and number > 0 and unsigned_fits(<uint64_t>number, bits)):
+        return fail_at(c, FAULT_RANGE, text.p)
+    cells.text.used += tg_format_i64(number, into)
+    return 0
+
+
+cdef int _put_real(Cursor *c, const Span *text, Cells *cells) noexcept nogil:
+    cdef double real = 0
+    cdef int length
+    if tg_parse_double(text.p, text.n, &real) < 0:
+        return fail_at(c, FAULT_NUMBER, text.p)
+    length = tg_shift_decimal(text.p, text.n, cells.text.data + cells.text.used, text.n + NUMBER_ROOM)
+    if length < 0:
+        return fail_at(c, FAULT_NUMBER, text.p)
+    cells.text.used += length
+    return 0
+
+
+cdef int _put_text(Cursor *c, const Reading *reading, const Span *text, Cells *cells) noexcept nogil:
+    """The next cell from a value's text; binary columns are handled by the callers. There is room."""
+    cdef int form = reading.form
+    if form == FORM_INTEGER or form == FORM_UNSIGNED or form == FORM_YEAR:
+        if _put_integer(c, reading, text, cells) < 0:
+            return -1
+    elif form == FORM_FLOAT or form == FORM_DOUBLE:
+        if _put_real(c, text, cells) < 0:
+            return -1
+    else:
+        if form == FORM_DECIMAL:
+            if not tg_decimal_valid(text.p, text.n, text.p + text.n):
+                return fail_at(c, FAULT_NUMBER, text.p)
+        elif form == FORM_VECTOR:
+            if not tg_vector_valid(text.p, text.n):
+                return fail_at(c, FAULT_NUMBER, text.p)
+        elif form == FORM_DATE:
+            if not tg_date_valid(text.p, text.n):
+                return fail_at(c, FAULT_TEMPORAL, text.p)
+        elif form == FORM_DATETIME:
+            if not tg_datetime_valid(text.p, text.n):
+                return fail_at(c, FAULT_TEMPORAL, text.p)
+        elif form == FORM_TIME:
+            if not tg_time_valid(text.p, text.n):
+                return fail_at(c, FAULT_TEMPORAL, text.p)
+        elif form == FORM_NULL:
+            return fail_at(c, FAULT_TYPE, text.p)
+        elif not tg_utf8_valid(text.p, text.n):
+            return fail_at(c, FAULT_UTF8, text.p)
+        tg_copy(cells.text.data + cells.text.used, text.p, text.n, text.p + text.n)
+        cells.text.used += text.n
+    cell_end(cells)
+    return 0
+
+
+@cython.final
+cdef class Decoder(BatchDecoder):
+    """Decodes messages of one profile, or of both: how long a message is tells which it has."""
+    cdef int profile
+    cdef Table tables[KNOWN_TABLES]
+    cdef int table_count
+    cdef int next_table     # the one to be forgotten next
+    cdef Table *table       # the last one
+    cdef Buffer values      # Value
+    cdef Buffer infos       # Span
+    cdef Buffer key         # Table.key of the row being read
+    cdef Buffer columns     # ShapeColumn
+    cdef Buffer places      # int32
+
+    def __init__(self, out=None, *, encoding=None):
+        if encoding not in _PROFILES:
+            raise ConfigError("encoding", "cdc has the profiles document and operations")
+        self.profile = _PROFILES[encoding]
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.table_count):
+            buffer_free(&self.tables[i].key)
+            buffer_free(&self.tables[i].readings)
+        buffer_free(&self.values)
+        buffer_free(&self.infos)
+        buffer_free(&self.key)
+        buffer_free(&self.columns)
+        buffer_free(&self.places)
+
+    cdef int message(self, Message *m, Cursor *c) noexcept nogil:
+        cdef uint32_t magic = 0
+        cdef uint8_t version = 0, kind = 0
+        cdef uint64_t ts = 0
+        if m.value == NULL or m.value_size == 0:
+            return fail(c, FAULT_EMPTY)
+        if read_be32(c, &magic) < 0:
+            return -1
+        if magic != MAGIC:
+            return fail_at(c, FAULT_MAGIC, c.start)
+        if read_u8(c, &version) < 0:
+            return -1
+        if version != VERSION:
+            return fail_at(c, FAULT_VERSION, c.p - 1)
+        if read_be64(c, &ts) < 0:
+            return -1
+        if ts > INT64_MAX:
+            return fail_at(c, FAULT_RANGE, c.p - 8)
+        if read_u8(c, &kind) < 0:
+            return -1
+        if kind == TYPE_DDL:
+            return self._read_ddl(c, ts)
+        if kind == TYPE_DML:
+            return self._read_dml(c, ts)
+        return fail_at(c, FAULT_UNKNOWN_KIND, c.p - 1)
+
+    cdef int _open_content(self, Cursor *c) noexcept nogil:
+        """Behind this, c is over the content only: its length and checksum are right."""
+        cdef uint32_t length = 0, told = 0
+        cdef Cursor tail
+        cdef const uint8_t *at = c.p
+        if read_be32(c, &length) < 0:
+            return -1
+        if <size_t>length + 4 > left(c):
+            return fail_at(c, FAULT_LENGTH, at)
+        if <size_t>length + 4 < left(c):
+            return fail_at(c, FAULT_TRAILING, c.p + length + 4)
+        tail = c[0]
+        tail.p = c.p + length
+        read_be32(&tail, &told)
+        if tg_crc32c(c.p, length) != told:
+            return fail_at(c, FAULT_CHECKSUM, c.p + length)
+        c.end = c.p + length
+        return 0
+
+    cdef int _read_ddl(self, Cursor *c, uint64_t ts) noexcept nogil:
+        cdef Row row
+        cdef Extra *extra
+        cdef Span database, table, job, query, word
+        cdef int64_t code = -1
+        if self._open_content(c) < 0:
+            return -1
+        if _read_name(c, &database) < 0 or _read_name(c, &table) < 0 or _read_name(c, &job) < 0:
+            return -1
+        if c.p != c.end:
+            return fail(c, FAULT_TRAILING)
+        if self._read_job(c, &job, &query, &word, &code) < 0:
+            return -1
+        if database.n == 0:
+            database.p = NULL
+        if table.n == 0:
+            table.p = NULL
+        row_init(&row, KIND_DDL)
+        row.has = HAS_COMMIT_TS
+        row.commit_ts = <int64_t>ts
+        row.names = self.out.intern_names(&database, &table)
+        extra = self.out.new_extra(&row)
+        if row.names < 0 or extra == NULL or self.out.keep(&query, &extra.query) < 0 or \
+                self.out.keep(&word, &extra.ddl_type) < 0:
+            return fail(c, FAULT_MEMORY)
+        extra.ddl_code = <int32_t>code
+        return self.out.add_row(c, &row)
+
+    cdef int _read_job(self, Cursor *c, const Span *job, Span *query, Span *word, int64_t *code) noexcept nogil:
+        """A DDL job is TiDB's JSON of it, of which the query and the type count, or plain SQL."""
+        cdef Cursor part
+        cdef Span name
+        cdef bint first = True, has_query = False, has_type = False
+        cdef int more
+        word[0] = ddl_word(0)[0]
+        query[0] = job[0]
+        _sub_cursor(c, job, &part)
+        if job.n == 0 or json_peek(&part) != c'{':
+            return 0
+        part.p += 1
+        while True:
+            more = json_member(&part, &first, &self.out.scratch, &name)
+            if more < 0:
+                return _fail_as(c, &part)
+            if more == 0:
+                break
+            if _named(&name, b"query", 5):
+                if has_query:
+                    return fail_at(c, FAULT_DUPLICATE, part.p)
+                has_query = True
+                if json_span(&part, &self.out.scratch, query) < 0:
+                    return _fail_as(c, &part)
+            elif _named(&name, b"type", 4):
+                if has_type:
+                    return fail_at(c, FAULT_DUPLICATE, part.p)
+                has_type = True
+                if json_peek(&part) == c'"':
+                    if json_span(&part, &self.out.scratch, word) < 0:
+                        return _fail_as(c, &part)
+                else:
+                    if json_i64(&part, code) < 0:
+                        return _fail_as(c, &part)
+                    if not 0 <= code[0] <= 255:
+                        return fail_at(c, FAULT_RANGE, part.p)
+                    word[0] = ddl_word(<uint8_t>code[0])[0]
+            elif json_skip(&part) < 0:
+                return _fail_as(c, &part)
+        if json_finish(&part) < 0:
+            return _fail_as(c, &part)
+        if not has_query:
+            return fail_at(c, FAULT_MISSING, job.p)
+        return 0
+
+    # --- rows ---
+
+    cdef int _profile_of(self, const Cursor *c) noexcept nogil:
+        """Which profile the rest of a DML message has, by where its length stands.
+
+        Both cannot fit: the length of the one would be the number of rows of the other, and rows
+        take more than a byte.
+        """
+        cdef Cursor peek = c[0]
+        cdef uint32_t first = 0, second = 0
+        if self.profile != PROFILE_ANY:
+            return self.profile
+        if left(&peek) >= 8:
+            read_be32(&peek, &first)
+            read_be32(&peek, &second)
+            if <size_t>first + 8 != left(c) and <size_t>second + 12 == left(c):
+                return PROFILE_OPERATIONS
+        return PROFILE_DOCUMENT
+
+    cdef int _read_dml(self, Cursor *c, uint64_t ts) noexcept nogil:
+        cdef uint32_t rows = 0, i
+        cdef const uint8_t *at = c.p
+        if self._profile_of(c) == PROFILE_DOCUMENT:
+            if self._open_content(c) < 0 or self._read_row(c, ts, False) < 0:
+                return -1
+        else:
+            if read_be32(c, &rows) < 0 or self._open_content(c) < 0:
+                return -1
+            for i in range(rows):
+                if c.p == c.end:
+                    return fail_at(c, FAULT_LENGTH, at)
+                if self._read_row(c, ts, True) < 0:
+                    return -1
+        if c.p != c.end:
+            return fail(c, FAULT_TRAILING)
+        return 0
+
+    cdef int _read_row(self, Cursor *c, uint64_t ts, bint operations) noexcept nogil:
+        cdef Row row
+        cdef Span database, table
+        cdef uint32_t operation = DML_INSERT
+        if _read_name(c, &database) < 0 or _read_name(c, &table) < 0:
+            return -1
+        if operations and read_be32(c, &operation) < 0:
+            return -1
+        if operation == DML_INSERT:
+            row_init(&row, KIND_INSERT)
+        elif operation == DML_UPDATE:
+            row_init(&row, KIND_UPDATE)
+        elif operation == DML_DELETE:
+            row_init(&row, KIND_DELETE)
+        else:
+            return fail_at(c, FAULT_UNKNOWN_KIND, c.p - 4)
+        if self._read_parts(c, operations) < 0 or self._find_table(c, &database, &table) < 0:
+            return -1
+        row.has = HAS_COMMIT_TS | (HAS_BEFORE if operation == DML_DELETE else HAS_AFTER)
+        row.commit_ts = <int64_t>ts
+        row.shape = self.table.shape
+        if self._put_cells(c, &self.out.before if operation == DML_DELETE else &self.out.after, operations) < 0:
+            return -1
+        return self.out.add_row(c, &row)
+
+    cdef int _read_parts(self, Cursor *c, bint operations) noexcept nogil:
+        """The values and what is said of the columns, into self.values and self.infos."""
+        cdef uint32_t count = 0, i
+        cdef uint8_t type = 0
+        cdef Value *value
+        cdef const uint8_t *at = c.p
+        self.values.used = 0
+        self.infos.used = 0
+        if read_be32(c, &count) < 0:
+            return -1
+        # A value takes two bytes at least, in the profile "document" three.
+        if count > left(c) // 2:
+            return fail_at(c, FAULT_LENGTH, at)
+        if count == 0 or count > MAX_COLUMNS:
+            return fail_at(c, FAULT_COLUMNS, at)
+        if buffer_reserve(&self.values, count * sizeof(Value)) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(count):
+            value = <Value *>self.values.data + i
+            value.type = -1
+            if _read_name(c, &value.name) < 0:
+                return -1
+            if not operations:
+                if read_u8(c, &type) < 0:
+                    return -1
+                value.type = type
+            if _read_string(c, &value.data) < 0:
+                return -1
+        self.values.used = count * sizeof(Value)
+        at = c.p
+        if read_be32(c, &count) < 0:
+            return -1
+        if count > left(c):
+            return fail_at(c, FAULT_LENGTH, at)
+        if count > MAX_COLUMNS:
+            return fail_at(c, FAULT_COLUMNS, at)
+        if buffer_reserve(&self.infos, count * sizeof(Span)) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(count):
+            if _read_string(c, <Span *>self.infos.data + i) < 0:
+                return -1
+        self.infos.used = count * sizeof(Span)
+        return 0
+
+    cdef int _put_cells(self, Cursor *c, Cells *cells, bint operations) noexcept nogil:
+        cdef const Reading *readings = <const Reading *>self.table.readings.data
+        cdef const Value *value
+        cdef int32_t i, count = <int32_t>(self.table.readings.used // sizeof(Reading))
+        if cells_reserve(cells, count) < 0:
+            return fail(c, FAULT_MEMORY)
+        for i in range(count):
+            value = <const Value *>self.values.data + readings[i].value
+            if buffer_reserve(&cells.text, 2 * value.data.n + NUMBER_ROOM) < 0:
+                return fail(c, FAULT_MEMORY)
+            if operations:
+                if self._put_json(c, &readings[i], value, cells) < 0:
+                    return -1
+            elif value.type == TYPE_NULL:
+                if value.data.n:
+                    return fail_at(c, FAULT_TYPE, value.data.p)
+                cell_null(cells)
+            elif value.type != readings[i].code:
+                return fail_at(c, FAULT_TYPE, value.data.p)
+            elif readings[i].form == FORM_BINARY:
+                cells.text.used += tg_base64_encode(
+                    value.data.p, value.data.n, cells.text.data + cells.text.used
+                )
+                cell_end(cells)
+            elif _put_text(c, &readings[i], &value.data, cells) < 0:
+                return -1
+        return 0
+
+    cdef int _put_json(self, Cursor *c, const Reading *reading, const Value *value, Cells *cells) noexcept nogil:
+        """The next cell from {"value": ...}: numbers are numbers, everything else is a string."""
+        cdef Cursor part
+        cdef Span name, text
+        cdef bint first = True, is_null = False, is_number = False, number_wanted
+        cdef int found
+        cdef int form = reading.form
+        _sub_cursor(c, &value.data, &part)
+        if json_open(&part, c'{') < 0:
+            return _fail_as(c, &part)
+        found = json_member(&part, &first, &self.out.scratch, &name)
+        if found < 0:
+            return _fail_as(c, &part)
+        if found == 0 or not _named(&name, b"value", 5):
+            return fail_at(c, FAULT_MISSING, value.data.p)
+        found = json_peek(&part)
+        if found == c'"':
+            found = json_span(&part, &self.out.scratch, &text)
+        elif found == c'n':
+            is_null = json_is(&part, b"null", 4)
+            found = 0 if is_null else fail(&part, FAULT_TYPE)
+        else:
+            is_number = True
+            found = json_number(&part, &text)
+        if found < 0:
+            return _fail_as(c, &part)
+        found = json_member(&part, &first, &self.out.scratch, &name)
+        if found > 0:
+            return fail_at(c, FAULT_TRAILING, part.p)
+        if found < 0 or json_finish(&part) < 0:
+            return _fail_as(c, &part)
+        if is_null:
+            cell_null(cells)
+            return 0
+        number_wanted = form == FORM_INTEGER or form == FORM_UNSIGNED or form == FORM_YEAR or \
+            form == FORM_FLOAT or form == FORM_DOUBLE
+        if form != FORM_UNKNOWN and form != FORM_DECIMAL and is_number != number_wanted:
+            return fail_at(c, FAULT_TYPE, value.data.p)
+        if form == FORM_BINARY:
+            if tg_base64_decode(text.p, text.n, cells.text.data + cells.text.used) < 0:
+                return fail_at(c, FAULT_BASE64, value.data.p)
+            tg_copy(cells.text.data + cells.text.used, text.p, text.n, text.p + text.n)
+            cells.text.used += text.n
+            cell_end(cells)
+            return 0
+        if _put_text(&part, reading, &text, cells) < 0:
+            # An unescaped text is not where the message has it.
+            return fail_at(c, part.fault, value.data.p)
+        return 0
+
+    # --- what values are ---
+
+    cdef int _add_to_key(self, const Span *text) noexcept nogil:
+        if buffer_add_uvarint(&self.key, text.n) < 0:
+            return -1
+        return buffer_add(&self.key, text.p, text.n)
+
+    cdef int _make_key(self, const Span *database, const Span *table) noexcept nogil:
+        """Everything that decides what the row's values are."""
+        cdef const Value *values = <const Value *>self.values.data
+        cdef const Span *infos = <const Span *>self.infos.data
+        cdef size_t count = self.values.used // sizeof(Value)
+        cdef size_t told = self.infos.used // sizeof(Span)
+        cdef size_t i
+        self.key.used = 0
+        if self._add_to_key(database) < 0 or self._add_to_key(table) < 0 or \
+                buffer_add_uvarint(&self.key, count) < 0:
+            return -1
+        for i in range(count):
+            if self._add_to_key(&values[i].name) < 0:
+                return -1
+            # Where nothing else says what a column is, the type of its value does.
+            if told == 0 and buffer_add_uvarint(&self.key, <uint64_t>(values[i].type + 1)) < 0:
+                return -1
+        for i in range(told):
+            if self._add_to_key(&infos[i]) < 0:
+                return -1
+        return 0
+
+    cdef int _find_table(self, Cursor *c, const Span *database, const Span *table) noexcept nogil:
+        """self.table for the row that was read."""
+        cdef Table *known = self.table
+        cdef uint64_t h
+        cdef int i
+        if self._make_key(database, table) < 0:
+            return fail(c, FAULT_MEMORY)
+        if known != NULL and known.key.used == self.key.used and \
+                memcmp(known.key.data, self.key.data, self.key.used) == 0:
+            return 0
+        self.table = NULL
+        h = tg_hash(self.key.data, self.key.used, 0)
+        for i in range(self.table_count):
+            known = &self.tables[i]
+            if known.hash == h and known.key.used == self.key.used and \
+                    memcmp(known.key.data, self.key.data, self.key.used) == 0:
+                self.table = known
+                return 0
+        if self.table_count < KNOWN_TABLES:
+            known = &self.tables[self.table_count]
+            self.table_count += 1
+        else:
+            known = &self.tables[self.next_table]
+            self.next_table = (self.next_table + 1) % KNOWN_TABLES
+        # Until it is learnt, it is no table that could be found.
+        known.key.used = 0
+        if self._learn_table(c, known, database, table) < 0:
+            return -1
+        if buffer_add(&known.key, self.key.data, self.key.used) < 0:
+            return fail(c, FAULT_MEMORY)
+        known.hash = h
+        self.table = known
+        return 0
+
+    cdef int _learn_table(self, Cursor *c, Table *known, const Span *database, const Span *table) noexcept nogil:
+        cdef const Value *values = <const Value *>self.values.data
+        cdef const Span *infos = <const Span *>self.infos.data
+        cdef int32_t count = <int32_t>(self.values.used // sizeof(Value))
+        cdef int32_t told = <int32_t>(self.infos.used // sizeof(Span))
+        cdef int32_t i, place, used = 0
+        cdef Info info
+        cdef Reading reading
+        cdef ShapeColumn *columns
+        self.columns.used = 0
+        known.readings.used = 0
+        if buffer_reserve(&self.columns, count * sizeof(ShapeColumn)) < 0 or \
+                buffer_reserve(&known.readings, count * sizeof(Reading)) < 0 or \
+                self._index_names(c, values, count) < 0:
+            return fail(c, FAULT_MEMORY)
+        columns = <ShapeColumn *>self.columns.data
+        if told == 0:
+            for i in range(count):
+                memset(&columns[i], 0, sizeof(ShapeColumn))
+                columns[i].name = values[i].name
+                columns[i].code = values[i].type if values[i].type != TYPE_NULL else -1
+                columns[i].flags = -1
+                reading.value = i
+                if self._add_reading(c, known, &columns[i], &reading, values[i].data.p) < 0:
+                    return -1
+            used = count
+        for i in range(told):
+            if self._read_info(c, &infos[i], &info) < 0:
+                return -1
+            place = self._take_name(&info.column.name, values)
+            if place == -2:
+                return fail_at(c, FAULT_DUPLICATE, infos[i].p)
+            if place < 0:
+                continue
+            columns[used] = info.column
+            reading.value = place
+            if self._add_reading(c, known, &columns[used], &reading, infos[i].p) < 0:
+                return -1
+            used += 1
+        if used != count:
+            # A value of a column of which nothing is said.
+            return fail_at(c, FAULT_COLUMNS, infos[0].p)
+        known.shape = self.out.register_shape(c, database, table, columns, count)
+        return -1 if known.shape < 0 else 0
+
+    cdef int _add_reading(self, Cursor *c, Table *known, const ShapeColumn *column, Reading *reading,
+                          const uint8_t *at) noexcept nogil:
+        reading.code = column.code
+        reading.flags = column.flags
+        reading.form = FORM_UNKNOWN
+        if column.code >= 0:
+            reading.form = form_of(column.code, column.flags if column.flags >= 0 else 0)
+            if reading.form == FORM_UNKNOWN:
+                return fail_at(c, FAULT_TYPE, at)
+        if buffer_add(&known.readings, <const uint8_t *>reading, sizeof(Reading)) < 0:
+            return fail(c, FAULT_MEMORY)
+        return 0
+
+    cdef int _index_names(self, Cursor *c, const Value *values, int32_t count) noexcept nogil:
+        """Fills self.places, a hash table of the values by name; a name twice is a fault."""
+        cdef size_t size = 16, slot
+        cdef int32_t *places
+        cdef int32_t i
+        while size < <size_t>count * 2:
+            size *= 2
+        self.places.used = 0
+        if buffer_reserve(&self.places, size * 4) < 0:
+            return fail(c, FAULT_MEMORY)
+        self.places.used = size * 4
+        places = <int32_t *>self.places.data
+        memset(places, 0xff, size * 4)
+        for i in range(count):
+            slot = tg_hash(values[i].name.p, values[i].name.n, 0) & (size - 1)
+            while places[slot] >= 0:
+                if values[places[slot]].name.n == values[i].name.n and \
+                        memcmp(values[places[slot]].name.p, values[i].name.p, values[i].name.n) == 0:
+                    return fail_at(c, FAULT_DUPLICATE, values[i].name.p)
+                slot = (slot + 1) & (size - 1)
+            places[slot] = i
+        return 0
+
+    cdef int32_t _take_name(self, const Span *name, const Value *values) noexcept nogil:
+        """The place of the value with this name, once: -1 if there is none, -2 if it is taken."""
+        cdef size_t size = self.places.used // 4
+        cdef size_t slot = tg_hash(name.p, name.n, 0) & (size - 1)
+        cdef int32_t *places = <int32_t *>self.places.data
+        cdef int32_t place
+        while places[slot] != -1:
+            # Taken ones are kept below -1, as -2 - place.
+            place = places[slot] if places[slot] >= 0 else -2 - places[slot]
+            if values[place].name.n == name.n and memcmp(values[place].name.p, name.p, name.n) == 0:
+                if places[slot] < 0:
+                    return -2
+                places[slot] = -2 - place
+                return place
+            slot = (slot + 1) & (size - 1)
+        return -1
+
+    cdef int _read_info(self, Cursor *c, const Span *text, Info *info) noexcept nogil:
+        cdef Cursor part
+        memset(info, 0, sizeof(Info))
+        info.column.code = -1
+        info.column.flags = -1
+        _sub_cursor(c, text, &part)
+        if self._read_info_members(&part, info) < 0 or json_finish(&part) < 0:
+            return _fail_as(c, &part)
+        if info.column.name.p == NULL:
+            return fail_at(c, FAULT_MISSING, text.p)
+        if info.has_mysql_flags and info.column.flags < 0:
+            info.column.flags = self._flags_of_mysql(info)
+        if info.column.flags >= 0 and info.column.flags & 2:
+            info.column.key = 1
+        return 0
+
+    cdef int32_t _flags_of_mysql(self, const Info *info) noexcept nogil:
+        """The Open Protocol's flags for those of TiDB's ColumnInfo."""
+        cdef int64_t told = info.mysql_flags
+        cdef int32_t flags = 0
+        if info.binary_charset:
+            flags |= 1
+        if told & MYSQL_PRIMARY_KEY:
+            flags |= 2 | 8
+        if told & MYSQL_UNIQUE_KEY:
+            flags |= 16
+        if told & MYSQL_MULTIPLE_KEY:
+            flags |= 32
+        if not told & MYSQL_NOT_NULL:
+            flags |= 64
+        if told & MYSQL_UNSIGNED:
+            flags |= 128
+        return flags
+
+    cdef int _read_info_members(self, Cursor *c, Info *info) noexcept nogil:
+        cdef Span name
+        cdef bint first = True, yes = False
+        cdef int64_t number = 0
+        cdef int more, seen = 0, member
+        if json_open(c, c'{') < 0:
+            return -1
+        while True:
+            more = json_member(c, &first, &self.out.scratch, &name)
+            if more <= 0:
+                return more
+            if _named(&name, b"name", 4):
+                member = 1
+                if json_peek(c) == c'{':
+                    more = self._read_ci_string(c, &info.column.name)
+                else:
+                    more = json_span(c, &self.out.scratch, &info.column.name)
+            elif _named(&name, b"type", 4):
+                member = 2
+                if json_peek(c) == c'{':
+                    more = self._read_field_type(c, info)
+                else:
+                    more = json_span(c, &self.out.scratch, &info.column.type)
+            elif _named(&name, b"mysqlType", 9):
+                member = 4
+                more = json_span(c, &self.out.scratch, &info.column.type)
+            elif _named(&name, b"code", 4):
+                member = 8
+                more = json_i64(c, &number)
+                if more == 0 and not 0 <= number <= 255:
+                    return fail(c, FAULT_RANGE)
+                info.column.code = <int32_t>number
+            elif _named(&name, b"flags", 5):
+                member = 16
+                more = json_i64(c, &number)
+                if more == 0 and not 0 <= number <= INT32_MAX:
+                    return fail(c, FAULT_RANGE)
+                info.column.flags = <int32_t>number
+            elif _named(&name, b"key", 3):
+                member = 32
+                more = json_bool(c, &yes)
+                info.column.key = yes
+            elif _named(&name, b"zone", 4):
+                member = 64
+                more = json_span(c, &self.out.scratch, &info.column.zone)
+            else:
+                member = 0
+                more = json_skip(c)
+            if more < 0:
+                return -1
+            if seen & member:
+                return fail(c, FAULT_DUPLICATE)
+            seen |= member
+
+    cdef int _read_ci_string(self, Cursor *c, Span *out) noexcept nogil:
+        """TiDB's case-insensitive name: {"O": as written, "L": in lower case}."""
+        cdef Span name
+        cdef bint first = True
+        cdef int more
+        if json_open(c, c'{') < 0:
+            return -1
+        while True:
+            more = json_member(c, &first, &self.out.scratch, &name)
+            if more <= 0:
+                return more
+            if _named(&name, b"O", 1):
+                if json_span(c, &self.out.scratch, out) < 0:
+                    return -1
+            elif json_skip(c) < 0:
+                return -1
+
+    cdef int _read_field_type(self, Cursor *c, Info *info) noexcept nogil:
+        """TiDB's FieldType, of which the type, the flags and the character set count."""
+        cdef Span name, charset
+        cdef bint first = True
+        cdef int64_t number = 0
+        cdef int more
+        if json_open(c, c'{') < 0:
+            return -1
+        while True:
+            more = json_member(c, &first, &self.out.scratch, &name)
+            if more <= 0:
+                return more
+            if _named(&name, b"Tp", 2):
+                if json_i64(c, &number) < 0:
+                    return -1
+                if not 0 <= number <= 255:
+                    return fail(c, FAULT_RANGE)
+                info.column.code = <int32_t>number
+            elif _named(&name, b"Flag", 4):
+                info.has_mysql_flags = True
+                if json_i64(c, &info.mysql_flags) < 0:
+                    return -1
+            elif _named(&name, b"Charset", 7):
+                if json_span(c, &self.out.scratch, &charset) < 0:
+                    return -1
+                info.binary_charset = _named(&charset, b"binary", 6)
+            elif json_skip(c) < 0:
+                return -1
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+def _column_json(column, flags):
+    """A column in the profile "document": what a shape says of it."""
+    told = {"name": column.name, "type": column.type, "code": column.code, "flags": flags}
+    if column.key:
+        told["key"] = True
+    if column.zone is not None:
+        told["zone"] = column.zone
+    return told
+
+
+_TO_MYSQL = (
+    (Flag.PRIMARY_KEY, MYSQL_PRIMARY_KEY),
+    (Flag.UNIQUE_KEY, MYSQL_UNIQUE_KEY),
+    (Flag.MULTIPLE_KEY, MYSQL_MULTIPLE_KEY),
+    (Flag.UNSIGNED, MYSQL_UNSIGNED),
+    (Flag.BINARY, MYSQL_BINARY),
+)
+
+
+def _column_info(column, flags, place):
+    """A column in the profile "operations": TiDB's ColumnInfo, and beside it what that cannot say."""
+    mysql = sum(bit for flag, bit in _TO_MYSQL if flags & flag)
+    if not flags & Flag.NULLABLE:
+        mysql |= MYSQL_NOT_NULL
+    if column.code in BLOBS:
+        mysql |= MYSQL_BLOB
+    binary = flags & Flag.BINARY or not is_string(column.code)
+    told = {
+        "id": place + 1,
+        "name": {"O": column.name, "L": column.name.lower()},
+        "offset": place,
+        "type": {
+            "Tp": column.code,
+            "Flag": mysql,
+            "Flen": -1,
+            "Decimal": -1,
+            "Charset": "binary" if binary else "utf8mb4",
+            "Collate": "binary" if binary else "utf8mb4_bin",
+            "Elems": None,
+        },
+        "state": STATE_PUBLIC,
+        "comment": "",
+        "mysqlType": column.type,
+        "flags": flags,
+    }
+    if column.key:
+        told["key"] = True
+    if column.zone is not None:
+        told["zone"] = column.zone
+    return told
+
+
+def _string(data):
+    """A string behind its length."""
+    length = len(data)
+    head = bytearray()
+    while length >= 0x80:
+        head.append(length & 0x7f | 0x80)
+        length >>= 7
+    head.append(length)
+    return bytes(head) + data
+
+
+@cython.final
+cdef class _Plan:
+    """How rows of a shape are written: what stands before each value, and behind all of them."""
+    cdef object shape
+    cdef int32_t count
+    cdef bytes names        # the strings database and table
+    cdef list literals      # the name of each column as a string
+    cdef list infos         # its JSON as a string
+    cdef bytes all_infos    # those of all columns behind their number
+    cdef Buffer forms       # int32
+    cdef Buffer codes       # int32
+
+    def __cinit__(self, shape, bint operations):
+        cdef int32_t form, code
+        self.shape = shape
+        self.count = <int32_t>len(shape.columns)
+        self.names = _string(shape.database.encode()) + _string(shape.table.encode())
+        self.literals = []
+        self.infos = []
+        if not 0 < self.count <= MAX_COLUMNS:
+            raise self.refusal(f"a row of {self.count} columns has no form in cdc")
+        for place, column in enumerate(shape.columns):
+            if column.code is None:
+                raise self.refusal("the type of the column is not known", place)
+            flags = column.flags
+            if flags is None:
+                flags = int(type_flags(column.code))
+            if column.key:
+                flags |= int(Flag.HANDLE_KEY)
+            code = column.code
+            form = form_of(code, flags)
+            if form == FORM_UNKNOWN:
+                raise self.refusal(f"the column's type {code} is not known", place)
+            if buffer_add(&self.forms, <const uint8_t *>&form, 4) < 0 or \
+                    buffer_add(&self.codes, <const uint8_t *>&code, 4) < 0:
+                raise MemoryError
+            told = _column_info(column, flags, place) if operations else _column_json(column, flags)
+            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+            self.literals.append(_string(column.name.encode()))
+            self.infos.append(_string(text.encode()))
+        self.all_infos = self.count.to_bytes(4, "big") + b"".join(self.infos)
+
+    def __dealloc__(self):
+        buffer_free(&self.forms)
+        buffer_free(&self.codes)
+
+    def refusal(self, reason, place=None):
+        """The error that says why a row of this shape, or a column of it, cannot be written."""
+        return EncodeError(
+            "cdc",
+            reason,
+            database=self.shape.database,
+            table=self.shape.table,
+            field=None if place is None else self.shape.columns[place].name,
+        )
+
+
+cdef int _put_be32(Buffer *b, uint32_t value) except -1:
+    cdef uint8_t bytes_[4]
+    _set_be32(bytes_, value)
+    if buffer_add(b, bytes_, 4) < 0:
+        raise MemoryError
+    return 0
+
+
+cdef inline void _set_be32(uint8_t *place, uint32_t value) noexcept nogil:
+    place[0] = <uint8_t>(value >> 24)
+    place[1] = <uint8_t>(value >> 16)
+    place[2] = <uint8_t>(value >> 8)
+    place[3] = <uint8_t>value
+
+
+cdef int _put_bytes(Buffer *b, bytes data) except -1:
+    if buffer_add(b, <const uint8_t *><const char *>data, len(data)) < 0:
+        raise MemoryError
+    return 0
+
+
+@cython.final
+cdef class Encoder:
+    """Writes change batches as cdc messages. The format has no watermarks: they are left out."""
+    cdef bint operations
+    cdef int32_t max_rows
+    cdef size_t max_bytes
+    cdef dict plans         # by shape and schema version
+    cdef _Plan plan         # the last one, and what it is for
+    cdef int64_t plan_shape
+    cdef int64_t plan_version
+    cdef Buffer value       # a value being written
+    # The message being put together, in the profile "operations".
+    cdef int32_t rows
+    cdef int32_t first_row
+    cdef int64_t commit_ts
+    cdef Buffer content
+
+    def __cinit__(self, options, compress=None):
+        self.operations = options.profile == "operations"
+        self.max_rows = max(options.max_batch_size, 1)
+        self.max_bytes = max(options.max_message_bytes, 0)
+        self.plans = {}
+
+    def __dealloc__(self):
+        buffer_free(&self.value)
+        buffer_free(&self.content)
+
+    def encode(self, BatchReader reader not None, shapes, MessageBuilder messages not None):
+        """Writes the batch's rows in order."""
+        cdef int64_t row
+        cdef int kind
+        self._forget_rows()
+        for row in range(reader.count):
+            kind = reader.kinds[row]
+            if kind <= KIND_DELETE:
+                self._add_row(reader, shapes, messages, row, kind)
+            elif kind == KIND_DDL:
+                self._flush(messages)
+                self._write_ddl(reader, messages, row)
+            elif kind == KIND_ERROR:
+                raise EncodeError("cdc", f"row {row} of the batch is a message that could not be read")
+        self._flush(messages)
+
+    # --- messages ---
+
+    cdef int64_t _commit_ts(self, BatchReader reader, int64_t row) except -1:
+        cdef int64_t ts = -1
+        if not long_at(&reader.commit_ts, row, &ts) or ts < 0:
+            raise EncodeError("cdc", f"row {row} of the batch has no commit_ts")
+        return ts
+
+    cdef void _forget_rows(self) noexcept:
+        self.rows = 0
+        self.content.used = 0
+
+    cdef int _flush(self, MessageBuilder messages) except -1:
+        """The rows collected are a message."""
+        if self.rows:
+            self._write_message(messages, TYPE_DML, self.commit_ts, self.first_row, self.rows)
+        return 0
+
+    cdef int _write_message(self, MessageBuilder messages, uint8_t kind, int64_t ts, int32_t row,
+                            int32_t events) except -1:
+        """A message of the content that was put together."""
+        cdef Buffer *b = &messages.value
+        cdef uint8_t header[HEADER_SIZE]
+        if self.content.used > UINT32_MAX:
+            raise EncodeError("cdc", f"the message of row {row} of the batch is over 4 GiB")
+        _set_be32(header, MAGIC)
+        header[4] = VERSION
+        _set_be32(header + 5, <uint32_t>(<uint64_t>ts >> 32))
+        _set_be32(header + 9, <uint32_t>ts)
+        header[13] = kind
+        if buffer_add(b, header, HEADER_SIZE) < 0:
+            raise MemoryError
+        if kind == TYPE_DML and self.operations:
+            _put_be32(b, <uint32_t>events)
+        _put_be32(b, <uint32_t>self.content.used)
+        if buffer_add(b, self.content.data, self.content.used) < 0:
+            raise MemoryError
+        _put_be32(b, tg_crc32c(self.content.data, self.content.used))
+        messages.end(False, row, events)
+        self._forget_rows()
+        return 0
+
+    cdef int _write_ddl(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
+        cdef Span query
+        if not string_at(&reader.query, row, &query):
+            raise EncodeError("cdc", f"the DDL in row {row} of the batch has no query")
+        code = reader.ddl_code(row)
+        job = {
+            "query": _text_at(&reader.query, row).decode(),
+            # TiDB's code where it is known, else Canal's word.
+            "type": code if code is not None else _text_at(&reader.ddl_type, row).decode() or "QUERY",
+        }
+        text = json.dumps(job, ensure_ascii=False, separators=(",", ":")).encode()
+        _put_bytes(&self.content, _string(_text_at(&reader.database, row)))
+        _put_bytes(&self.content, _string(_text_at(&reader.table, row)))
+        _put_bytes(&self.content, _string(text))
+        return self._write_message(messages, TYPE_DDL, self._commit_ts(reader, row), <int32_t>row, 1)
+
+    # --- rows ---
+
+    cdef int _find_plan(self, BatchReader reader, shapes, int64_t row) except -1:
+        """self.plan for the shape of this row."""
+        cdef int64_t shape = 0, version = -1
+        if not long_at(&reader.shape, row, &shape):
+            raise EncodeError("cdc", f"row {row} of the batch has no shape")
+        if not long_at(&reader.schema_version, row, &version):
+            version = -1
+        if self.plan is not None and shape == self.plan_shape and version == self.plan_version:
+            return 0
+        key = (shape, None if version < 0 else version)
+        plan = self.plans.get(key)
+        if plan is None:
+            known = shapes.shape(*key)
+            if known is None:
+                raise SchemaNotSeen(
+                    _text_at(&reader.database, row).decode(), _text_at(&reader.table, row).decode(),
+                    version=key[1], shape=shape,
+                )
+            plan = self.plans[key] = _Plan(known, self.operations)
+        self.plan = plan
+        self.plan_shape = shape
+        self.plan_version = version
+        return 0
+
+    cdef int _add_row(self, BatchReader reader, shapes, MessageBuilder messages, int64_t row,
+                      int kind) except -1:
+        cdef const CellsView *view = &reader.before if kind == KIND_DELETE else &reader.after
+        cdef int64_t ts = self._commit_ts(reader, row)
+        cdef size_t start
+        self._find_plan(reader, shapes, row)
+        if reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
+            raise self.plan.refusal("only its key is there, and the protocol cannot say so")
+        if kind == KIND_DELETE and not self.operations:
+            raise self.plan.refusal(
+                'the profile "document" cannot tell a delete from an insert; use the profile "operations"'
+            )
+        if not view_has(view, row) or view_count(view, row) != self.plan.count:
+            raise self.plan.refusal(
+                f"row {row} of the batch has {view_count(view, row)} values, not {self.plan.count}"
+            )
+        # A message of the profile "operations" is a transaction, or a part of one.
+        if self.rows and (ts != self.commit_ts or self.rows >= self.max_rows):
+            self._flush(messages)
+        start = self.content.used
+        self._put_row(reader, view, row, kind)
+        if self.rows and self.content.used > self.max_bytes:
+            # It goes into the next message instead.
+            row_bytes = (<const char *>self.content.data)[start:self.content.used]
+            self.content.used = start
+            self._flush(messages)
+            _put_bytes(&self.content, row_bytes)
+        if not self.rows:
+            self.first_row = <int32_t>row
+        self.commit_ts = ts
+        self.rows += 1
+        if not self.operations:
+            self._flush(messages)
+        return 0
+
+    cdef int _put_row(self, BatchReader reader, const CellsView *view, int64_t row, int kind) except -1:
+        cdef _Plan plan = self.plan
+        cdef Buffer *b = &self.content
+        cdef int32_t i
+        carried = list(range(plan.count))
+        if kind == KIND_DELETE:
+            carried = [i for i in carried if reader.carried(row, i)]
+            if not carried:
+                raise plan.refusal(f"the delete in row {row} of the batch has no values")
+        _put_bytes(b, plan.names)
+        if self.operations:
+            _put_be32(
+                b, DML_INSERT if kind == KIND_INSERT else DML_UPDATE if kind == KIND_UPDATE else DML_DELETE
+            )
+        _put_be32(b, <uint32_t>len(carried))
+        for i in carried:
+            _put_bytes(b, plan.literals[i])
+            if self.operations:
+                self._put_json(view, row, i)
+            else:
+                self._put_data(view, row, i)
+        if len(carried) == plan.count:
+            _put_bytes(b, plan.all_infos)
+        else:
+            _put_be32(b, <uint32_t>len(carried))
+            for i in carried:
+                _put_bytes(b, plan.infos[i])
+        return 0
+
+    cdef int _check(self, int32_t column, int form, const Span *text) except -1:
+        """Numbers must be such, so that what is written can be read again."""
+        cdef double real = 0
+        cdef uint64_t natural = 0
+        cdef int64_t number = 0
+        cdef int bits = bits_of((<const int32_t *>self.plan.codes.data)[column])
+        if form == FORM_INTEGER or form == FORM_YEAR:
+            if tg_parse_i64(text.p, text.n, &number) < 0:
+                raise self.plan.refusal("the value is not an integer", column)
+            if not (year_fits(number) if form == FORM_YEAR else signed_fits(number, bits)):
+                raise self.plan.refusal("the value is out of the range of its type", column)
+        elif form == FORM_UNSIGNED:
+            if tg_parse_u64(text.p, text.n, &natural) < 0:
+                raise self.plan.refusal("the value is not a natural number", column)
+            if not unsigned_fits(natural, bits):
+                raise self.plan.refusal("the value is out of the range of its type", column)
+        elif form == FORM_FLOAT or form == FORM_DOUBLE:
+            if tg_parse_double(text.p, text.n, &real) < 0:
+                raise self.plan.refusal("the value is not a number", column)
+        elif form == FORM_NULL:
+            raise self.plan.refusal("the column has no values", column)
+        return 0
+
+    cdef int _put_data(self, const CellsView *view, int64_t row, int32_t column) except -1:
+        """The profile "document": a type and the value's text, or its bytes if they are binary."""
+        cdef Buffer *b = &self.content
+        cdef int form = (<const int32_t *>self.plan.forms.data)[column]
+        cdef int64_t size
+        cdef Span text
+        if not view_cell(view, row, column, &text):
+            if buffer_add_byte(b, TYPE_NULL) < 0 or buffer_add_byte(b, 0) < 0:
+                raise MemoryError
+            return 0
+        self._check(column, form, &text)
+        if form == FORM_BINARY:
+            self.value.used = 0
+            if buffer_reserve(&self.value, text.n + 3) < 0:
+                raise MemoryError
+            size = tg_base64_decode(text.p, text.n, self.value.data)
+            if size < 0:
+                raise self.plan.refusal("the value of a binary column is not base64", column)
+            text.p = self.value.data
+            text.n = <size_t>size
+        if buffer_add_byte(b, <uint8_t>(<const int32_t *>self.plan.codes.data)[column]) < 0 or \
+                buffer_add_uvarint(b, text.n) < 0 or buffer_add(b, text.p, text.n) < 0:
+            raise MemoryError
+        return 0
+
+    cdef int _put_json(self, const CellsView *view, int64_t row, int32_t column) except -1:
+        """The profile "operations": a JSON object with the value as a number, a string or null."""
+        cdef Buffer *b = &self.value
+        cdef int form = (<const int32_t *>self.plan.forms.data)[column]
+        cdef bint failed
+        cdef Span text
+        b.used = 0
+        failed = buffer_add(b, <const uint8_t *>b'{"value":', 9) < 0
+        if not view_cell(view, row, column, &text):
+            failed |= buffer_add(b, <const uint8_t *>b"null", 4) < 0
+        else:
+            self._check(column, form, &text)
+            if form in (FORM_INTEGER, FORM_UNSIGNED, FORM_YEAR, FORM_FLOAT, FORM_DOUBLE):
+                failed |= buffer_add(b, text.p, text.n) < 0
+            else:
+                if form == FORM_BINARY:
+                    self._check_base64(column, &text)
+                failed |= json_put_string(b, text.p, text.n, text.p + text.n, STYLE_ENCODING_JSON) < 0
+        failed |= buffer_add_byte(b, c'}') < 0
+        if failed or buffer_add_uvarint(&self.content, b.used) < 0 or \
+                buffer_add(&self.content, b.data, b.used) < 0:
+            raise MemoryError
+        return 0
+
+    cdef int _check_base64(self, int32_t column, const Span *text) except -1:
+        """Decodes it behind what is being written, where it is forgotten."""
+        if buffer_reserve(&self.value, text.n + 3) < 0:
+            raise MemoryError
+        if tg_base64_decode(text.p, text.n, self.value.data + self.value.used) < 0:
+            raise self.plan.refusal("the value of a binary column is not base64", column)
+        return 0
+
+
+cdef bytes _text_at(const StringsView *view, int64_t row):
+    """The text, empty for null."""
+    cdef Span text
+    return (<const char *>text.p)[:text.n] if string_at(view, row, &text) else b""

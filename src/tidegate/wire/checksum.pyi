@@ -1,7 +1,0 @@
-"""Row checksums, compiled: see checksum.pyx."""
-
-import pyarrow as pa
-
-from tidegate.wire.shapes import ShapeBook
-
-def verify(batch: pa.RecordBatch, shapes: ShapeBook) -> pa.RecordBatch: ...

@@ -1,0 +1,1 @@
+"""What the decoders and encoders of all protocols share."""

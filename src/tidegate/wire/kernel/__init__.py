@@ -1,0 +1,1 @@
+"""Bytes, strings and numbers: what the columnar batch and every protocol build on."""
