@@ -16,14 +16,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidegate.lake.formats.base import (
-    OP,
-    LakePlace,
-    Position,
-    TableFormat,
-    open_format,
-    session_settings,
-)
+from tidegate.lake.formats import open_format, session_settings
+from tidegate.lake.formats.base import OP, LakePlace, Position, TableFormat
 from tidegate.model import Column, TableSchema
 from tidegate.spark import session
 

@@ -18,7 +18,7 @@ from tests.support.kafka import free_port
 from tests.support.spark import fresh
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import making
-from tidegate.lake.formats.base import Guard
+from tidegate.lake.formats.commits import Guard
 from tidegate.lake.formats.delta import DeltaLog
 from tidegate.lake.job.settings import LakeSettings, recall
 from tidegate.lake.lease import LeaseClock, LeaseEntry, LeaseOwner

@@ -20,19 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from tidegate.lake.formats import delta, iceberg
-from tidegate.lake.formats.base import (
-    OP,
-    Guard,
-    LakePlace,
-    LeaseLost,
-    Located,
-    Position,
-    TableFormat,
-    open_format,
-    origin_of,
-)
+from tidegate.lake.formats import open_format
+from tidegate.lake.formats.base import OP, LakePlace, Located, Position, TableFormat, origin_of
+from tidegate.lake.formats.commits import Guard, LeaseLost
+from tidegate.lake.formats.delta import DeltaLog
+from tidegate.lake.formats.delta import upkeep as delta_upkeep
+from tidegate.lake.formats.delta.log import remove_old_properties
 from tidegate.lake.formats.iceberg import IcebergFormat
+from tidegate.lake.formats.iceberg import upkeep as iceberg_upkeep
 from tidegate.lake.storage.file_store import FileStore
 from tidegate.lake.storage.log_files import holding, read_files, rows_of
 from tidegate.lake.storage.predicates import ALWAYS, above, equal
@@ -461,8 +456,8 @@ def test_a_version_can_be_read_however_old_it_is(spark: SparkSession, tmp_path: 
 def test_files_are_joined_where_a_table_is_in_many_pieces(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg, "_MANY_FILES", 3)
-    monkeypatch.setattr(delta, "_MANY_VERSIONS", 5)
+    monkeypatch.setattr(iceberg_upkeep, "_MANY_FILES", 3)
+    monkeypatch.setattr(delta_upkeep, "_MANY_VERSIONS", 5)
     tables, before = table.tables, table.tables.version(table.identifier)
     turns = 0
     while not tables.is_scattered(table.identifier):
@@ -550,19 +545,19 @@ def test_a_commit_to_a_log_that_somebody_else_wrote_to_is_refused(tables: TableF
 
 def test_files_of_properties_that_no_longer_hold_are_removed(tmp_path: Path) -> None:
     folder, columns = str(tmp_path / "log"), pa.schema([("n", pa.int64())])
-    delta.DeltaLog.create(folder, columns, (), FileStore(), {})
-    log = delta.DeltaLog("log", folder, columns, (), (), FileStore, Guard)
+    DeltaLog.create(folder, columns, (), FileStore(), {})
+    log = DeltaLog("log", folder, columns, (), (), FileStore, Guard)
     for number in range(3):
         log.set_properties({"n": str(number)})
     files = sorted((tmp_path / "log" / "_tidegate").iterdir(), key=lambda path: int(path.stem))
     # One that was written for a commit that may still come, however long it takes.
     pending = files[-1].with_name(f"{(int(files[-1].stem) >> 32) + 1 << 32}.json")
     pending.write_text("{}")
-    assert delta.remove_old_properties(FileStore(), folder) == 0
+    assert remove_old_properties(FileStore(), folder) == 0
     hour_ago = time.time() - 3600
     for each in (*files, pending):
         os.utime(each, (hour_ago, hour_ago))
-    assert delta.remove_old_properties(FileStore(), folder) == 2
+    assert remove_old_properties(FileStore(), folder) == 2
     assert {*(tmp_path / "log" / "_tidegate").iterdir()} == {files[-1], pending}
     assert log.properties() == {"n": "2"}
 

@@ -24,7 +24,7 @@ from tidegate.lake.changelog.changelog import (
 from tidegate.lake.changelog.interval import Interval, RowBounds
 from tidegate.lake.changelog.pending import FreshFiles
 from tidegate.lake.changelog.summary import NARROW, FileSummary, summarize
-from tidegate.lake.formats import iceberg
+from tidegate.lake.formats.iceberg import upkeep as iceberg_upkeep
 from tidegate.lake.job import upkeep
 from tidegate.lake.job.mirror import Mirror
 from tidegate.lake.job.upkeep import Upkeep
@@ -163,7 +163,7 @@ def test_files_are_passed_over_by_what_is_known_of_them(condition, paths):
 
 
 def test_upkeep_between_steps_changes_no_row_and_no_instant(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(iceberg, "_MANY_FILES", 1)
+    monkeypatch.setattr(iceberg_upkeep, "_MANY_FILES", 1)
     monkeypatch.setattr(upkeep, "_STEPS", 1)
     monkeypatch.setattr(upkeep, "_KEPT_SECONDS", 0.0)
     variant = corpus.variant(FEED)

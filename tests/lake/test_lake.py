@@ -13,7 +13,7 @@ from tests.support import corpus
 from tests.support.lake import fill, new_lake
 from tidegate.lake import Feed, Lake, LakePlace, Mirror, MirrorRun
 from tidegate.lake.changelog.changelog import columns
-from tidegate.lake.formats.base import open_format
+from tidegate.lake.formats import open_format
 from tidegate.model import LakeError
 from tidegate.wire import decode_batch
 

@@ -19,16 +19,9 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from tests.support.lake import new_lake
 from tests.support.leased_mirror import leased_mirror
 from tests.support.soak import Soak, SoakFeed, check
-from tidegate.lake.formats.base import (
-    OP,
-    CommitConflict,
-    Guard,
-    LakePlace,
-    LeaseLost,
-    Position,
-    TablePassed,
-    open_format,
-)
+from tidegate.lake.formats import open_format
+from tidegate.lake.formats.base import OP, LakePlace, Position, TablePassed
+from tidegate.lake.formats.commits import CommitConflict, Guard, LeaseLost
 from tidegate.lake.job.mirror import MirrorSettings
 from tidegate.lake.job.run import MirrorRun
 from tidegate.lake.job.settings import LakeSettings

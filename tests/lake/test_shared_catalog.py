@@ -13,7 +13,8 @@ from tests.lake.test_sources import WorkloadFeed
 from tests.support.commands import run
 from tests.support.rest_catalog import rest_catalog
 from tidegate.lake import Lake
-from tidegate.lake.formats.base import LakePlace, Position, open_format
+from tidegate.lake.formats import open_format
+from tidegate.lake.formats.base import LakePlace, Position
 from tidegate.lake.job.mirror import Mirror
 from tidegate.model import LakeError
 

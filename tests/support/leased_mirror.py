@@ -60,7 +60,8 @@ def leased_mirror(*given: Any, **options: Any) -> Iterator[LeasedMirror]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from tidegate.lake.formats.base import LakePlace, session_settings
+    from tidegate.lake.formats import session_settings
+    from tidegate.lake.formats.base import LakePlace
     from tidegate.lake.job.mirror import MirrorSettings
     from tidegate.lake.job.run import MirrorRun
     from tidegate.lake.job.settings import LakeSettings

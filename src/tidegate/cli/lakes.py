@@ -71,7 +71,7 @@ def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Ite
     from pyspark.sql import SparkSession
 
     from tidegate.lake.changelog.ingest import warm_up
-    from tidegate.lake.formats.base import session_settings
+    from tidegate.lake.formats import session_settings
     from tidegate.lake.job.diagnosis import check_catalog, diagnosed
     from tidegate.lake.job.probe import check_environment
     from tidegate.lake.job.run import spark_failure

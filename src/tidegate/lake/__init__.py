@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidegate.lake.formats.base import LakePlace, session_settings
+    from tidegate.lake.formats import session_settings
+    from tidegate.lake.formats.base import LakePlace
     from tidegate.lake.job.mirror import Mirror, MirrorSettings, StepReport
     from tidegate.lake.job.run import Feed, MirrorRun, Progress
     from tidegate.lake.lake import Lake
@@ -21,7 +22,7 @@ _HOMES = {
     "MirrorSettings": "job.mirror",
     "Progress": "job.run",
     "StepReport": "job.mirror",
-    "session_settings": "formats.base",
+    "session_settings": "formats",
 }
 
 __all__ = [

@@ -20,13 +20,8 @@ from tidegate.lake.apply.executor import Applier
 from tidegate.lake.apply.planner import Step
 from tidegate.lake.apply.repair import LateEvents, LateLog, Mender
 from tidegate.lake.changelog.changelog import Changelog
-from tidegate.lake.formats.base import (
-    LakePlace,
-    TableFormat,
-    has_lake,
-    local_folder,
-    open_format,
-)
+from tidegate.lake.formats import has_lake, open_format
+from tidegate.lake.formats.base import LakePlace, TableFormat, local_folder
 from tidegate.lake.formats.iceberg import recorded
 from tidegate.lake.lease import SECONDS, LakeLeaseRecord, Lease, held
 from tidegate.lake.quarantine import Quarantine

@@ -25,16 +25,9 @@ from typing import Any
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tidegate.lake.formats import delta, iceberg
-from tidegate.lake.formats.base import (
-    EPOCH,
-    OWN_DATABASE,
-    Guard,
-    LakePlace,
-    LeaseLost,
-    LogTable,
-    TableFormat,
-    local_folder,
-)
+from tidegate.lake.formats.base import OWN_DATABASE, LakePlace, TableFormat, local_folder
+from tidegate.lake.formats.commits import EPOCH, Guard, LeaseLost
+from tidegate.lake.formats.log_table import LogTable
 from tidegate.lake.storage.file_store import is_remote
 from tidegate.model import LakeError
 

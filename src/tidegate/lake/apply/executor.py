@@ -27,13 +27,8 @@ from tidegate.lake.apply.planner import Create, Delete, Drop, Evolve, Rename, Ro
 from tidegate.lake.apply.rows import Copies, RowReader
 from tidegate.lake.changelog.changelog import Changelog, of_table
 from tidegate.lake.changelog.interval import Interval
-from tidegate.lake.formats.base import (
-    OP,
-    Located,
-    TableFormat,
-    origin_of,
-    wait_after_conflict,
-)
+from tidegate.lake.formats.base import OP, Located, TableFormat, origin_of
+from tidegate.lake.formats.commits import wait_after_conflict
 from tidegate.lake.routes import Routes
 from tidegate.lake.storage.names import own
 from tidegate.lake.storage.predicates import above, equal, every, some, up_to

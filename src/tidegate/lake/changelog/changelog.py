@@ -40,7 +40,8 @@ from tidegate.lake.changelog.summary import (
     Summarizer,
     summarize,
 )
-from tidegate.lake.formats.base import LogRewritten, LogTable, TableFormat
+from tidegate.lake.formats.base import TableFormat
+from tidegate.lake.formats.log_table import LogRewritten, LogTable
 from tidegate.lake.storage.file_store import FileStore
 from tidegate.lake.storage.log_files import (
     LogFile,

@@ -6,33 +6,36 @@ A table's own history says how far it has come: every commit that the mirror mak
 
 from __future__ import annotations
 
-import random
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tidegate.lake.storage.file_store import FileStore
-from tidegate.lake.storage.log_files import LogFile, LogWriter, WrittenFile, read_files
+from tidegate.lake.formats.commits import (
+    ATTEMPTS,
+    CommitConflict,
+    Guard,
+    contended,
+    wait_after_conflict,
+)
+from tidegate.lake.formats.log_table import LogTable
 from tidegate.lake.storage.names import own
-from tidegate.lake.storage.predicates import Condition
 from tidegate.model import ConfigError, LakeError, TableSchema
 from tidegate.sql.ddl import TableChange
 
 OP = own("op")
 """The column of `merge`'s source that says what to do: `u` puts the row there, `d` removes it."""
 
-
 OWN_DATABASE = "_tidegate"
 """Where a lake keeps its changelog and its record."""
+CHANGELOG = "changelog"
+"""The table there that every lake has."""
 DROPPED_DATABASE = "_tidegate_dropped"
 """Where a catalog has the tables that were dropped upstream, until nothing needs them any more."""
 
@@ -44,11 +47,6 @@ ORIGIN = "tidegate.origin"
 RETIRED = "tidegate.retired"
 LAKE = "tidegate.lake"
 """Whose a table is: the name of the database in which its lake keeps its changelog."""
-
-EPOCH = "tidegate.epoch"
-"""What a log says of the lease under which alone it may be written to."""
-ATTEMPTS = 20
-"""How often a commit to a log is tried while others commit to it."""
 
 _Result = TypeVar("_Result")
 
@@ -112,6 +110,11 @@ class Located(NamedTuple):
 def origin_of(database: str, table: str, position: Position) -> str:
     """What a table remembers of its making."""
     return f"{database}.{table}@{position}"
+
+
+def table_properties(schema: TableSchema, position: Position) -> dict[str, str]:
+    """What a table says of itself after a change of its columns or its name."""
+    return {SCHEMA: schema.to_json(), POSITION: str(position)}
 
 
 class TableFormat(ABC):
@@ -341,223 +344,11 @@ class TableFormat(ABC):
         """
 
 
-class LogRewritten(Exception):
-    """What happened between two versions of a log is not known."""
-
-
-class LogChange(NamedTuple):
-    """What one commit did to the files of a log; where it removed any, it rewrote their rows."""
-
-    added: list[LogFile]
-    removed: frozenset[str] = frozenset()
-
-
-class CommitConflict(Exception):
-    """A table was changed after it was loaded: what was to be committed to it was not."""
-
-
 class TablePassed(Exception):
     """A table has reached a position that a step was to take it to: somebody else did the step."""
 
     def __init__(self, identifier: str, reached: Position) -> None:
         super().__init__(f"{identifier} is at {reached} already")
-
-
-class LeaseLost(LakeError):
-    """The lake is no longer this process's: nothing may be committed to it."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"Another mirror has taken over the lake: {reason}",
-            "Leave the lake to it, or stop it and start this one again",
-        )
-
-
-class Guard:
-    """Whether this process may commit to a lake; this one allows it, `lease` has the other."""
-
-    def check(self) -> None:
-        """Raises LeaseLost where nothing may be committed any more."""
-
-    def check_log(self, identifier: str, properties: Any) -> None:
-        """The same for a commit to exactly the state of a log that has these properties."""
-
-
-def check_expected(
-    identifier: str, expected: Mapping[str, str | None] | None, properties: Any
-) -> None:
-    """Raises LeaseLost where properties are not as expected."""
-    for name, value in (expected or {}).items():
-        if properties.get(name) != value:
-            raise LeaseLost(f"it has written to {identifier}")
-
-
-class LoadedLog(ABC):
-    """A log at one moment, from one request to its catalog."""
-
-    version: int
-    properties: Any
-    """By `get`; a format may fetch each of them only when it is asked for."""
-
-    @abstractmethod
-    def store(self) -> FileStore:
-        """What opens files of the log, here or in a task, with the credentials of now."""
-
-    @abstractmethod
-    def writer(self) -> LogWriter:
-        """What writes files of the log, here or in a task."""
-
-    @abstractmethod
-    def commit(self, files: Sequence[WrittenFile], properties: Mapping[str, str]) -> None:
-        """Adds files and sets properties in one commit to exactly this state, or CommitConflict."""
-
-
-class LogTable(ABC):
-    """A table of the lake's own that grows by files which Python wrote.
-
-    `append` commits files together with properties, so that what the properties say of the files
-    is true whenever it can be read. Every commit is to the state of the log that was checked just
-    before; where another one comes between, the check is made again.
-    """
-
-    identifier: str
-    schema: pa.Schema
-    """The columns, with their ids in the table."""
-    partition_by: tuple[str, ...]
-    """The columns whose values a file has one of each."""
-    guard: Callable[[], Guard]
-    """Gives what allows commits."""
-
-    @abstractmethod
-    def load(self) -> LoadedLog:
-        """The log as it is now."""
-
-    def version(self) -> int:
-        """The version that the log has now."""
-        return self.load().version
-
-    def store(self) -> FileStore:
-        """What opens files of the log, here or in a task, with the credentials of now."""
-        return self.load().store()
-
-    def writer(self) -> LogWriter:
-        """What writes files of the log, here or in a task."""
-        return self.load().writer()
-
-    def append(
-        self,
-        files: Sequence[WrittenFile],
-        properties: Mapping[str, str] | None = None,
-        expected: Mapping[str, str | None] | None = None,
-        guard: Guard | None = None,
-    ) -> None:
-        """Adds files and sets properties, in one commit.
-
-        Where a property is not as `expected` (None: not set), or the guard does not allow it,
-        nothing is committed and LeaseLost is raised. `guard` is the lake's unless one is given.
-        """
-        guard = guard or self.guard()
-
-        def check(state: Any) -> None:
-            guard.check()
-            check_expected(self.identifier, expected, state)
-            guard.check_log(self.identifier, state)
-
-        self._commit(self.load(), files, properties or {}, check)
-
-    def _commit(
-        self,
-        loaded: LoadedLog,
-        files: Sequence[WrittenFile],
-        properties: Mapping[str, str],
-        check: Callable[[Any], None],
-    ) -> None:
-        """Commits to a state that was checked; begins again where somebody else has committed."""
-        for attempt in range(1, ATTEMPTS + 1):
-            check(loaded.properties)
-            try:
-                loaded.commit(files, properties)
-            except CommitConflict as conflict:
-                if attempt == ATTEMPTS:
-                    raise contended(self.identifier) from conflict
-                wait_after_conflict(attempt)
-                loaded = self.load()
-            else:
-                return
-
-    def fence(self, epoch: int) -> None:
-        """Makes the log that of an epoch: holders of earlier ones can no longer commit to it."""
-
-        def check(state: Any) -> None:
-            if int(state.get(EPOCH) or 0) > epoch:
-                raise LeaseLost(f"it has written to {self.identifier}")
-
-        loaded = self.load()
-        if loaded.properties.get(EPOCH) != str(epoch):
-            self._commit(loaded, [], {EPOCH: str(epoch)}, check)
-
-    @abstractmethod
-    def files(self, version: int, condition: Condition) -> list[LogFile]:
-        """The files of a version that may have rows which meet a condition."""
-
-    @abstractmethod
-    def changes(self, since: int, version: int) -> list[LogChange]:
-        """What commits did from one version to another; LogRewritten if that is forgotten."""
-
-    def properties(self) -> Mapping[str, str]:
-        """The properties that were set last."""
-        return dict(self.load().properties)
-
-    def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Sets properties, leaving others as they are, in one commit."""
-        self.append([], properties)
-
-    def add_rows(self, rows: pa.Table, properties: Mapping[str, str] | None = None) -> None:
-        """Writes a few rows and adds them."""
-        loaded, guard = self.load(), self.guard()
-
-        def check(state: Any) -> None:
-            guard.check()
-            guard.check_log(self.identifier, state)
-
-        self._commit(loaded, loaded.writer().write_here(rows), properties or {}, check)
-
-    def read(self, condition: Condition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Some columns of the rows that meet a condition, without a job of Spark's."""
-        files = self.files(self.version(), condition)
-        return read_files(self.store(), files, condition, columns)
-
-
-def java_classes(error: BaseException) -> list[str]:
-    """The classes of a Java exception that PySpark has raised, and of its causes."""
-    thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    names = []
-    while thrown is not None:
-        names.append(str(thrown.getClass().getName()))
-        thrown = thrown.getCause()
-    return names
-
-
-def wait_after_conflict(attempt: int) -> None:
-    """Lets others finish before a commit is tried again: longer each time, and by chance."""
-    time.sleep(random.uniform(0, min(1.0, 0.01 * 2**attempt)))
-
-
-def contended(identifier: str) -> LakeError:
-    """What to say where others commit all the time."""
-    return LakeError(
-        f"Other processes write to {identifier} all the time: {ATTEMPTS} commits to it failed",
-        "Find out what else writes to the tables of the lake, stop it and start the mirror again",
-    )
-
-
-def of_partition(columns: Sequence[str], values: Sequence[Any]) -> pc.Expression:
-    """What is true of all rows of a file that has these values of the partition columns."""
-    known = pc.scalar(True)
-    for name, value in zip(columns, values, strict=True):
-        column = pc.field(name)
-        known &= column.is_null() if value is None else column == value
-    return known
 
 
 class LakePlace(NamedTuple):
@@ -578,37 +369,3 @@ class LakePlace(NamedTuple):
     def own_database(self) -> str:
         """Where the lake keeps its changelog and its record; no other lake of the catalog does."""
         return self.prefix + OWN_DATABASE
-
-
-def session_settings(place: LakePlace, format_name: str) -> dict[str, str]:
-    """The Spark settings with which a session can reach the tables of a lake."""
-    from tidegate.lake.formats import delta, iceberg
-
-    settings: dict[str, Callable[[LakePlace], dict[str, str]]] = {
-        "iceberg": iceberg.session_settings,
-        "delta": delta.session_settings,
-    }
-    return settings[format_name](place)
-
-
-def has_lake(name: str, spark: SparkSession, place: LakePlace) -> bool:
-    """Whether there is a lake in a place; nothing is made there."""
-    from tidegate.lake.formats import delta, iceberg
-
-    formats: dict[str, Callable[[SparkSession, LakePlace], bool]] = {
-        "iceberg": iceberg.has_lake,
-        "delta": delta.has_lake,
-    }
-    return formats[name](spark, place)
-
-
-def open_format(name: str, spark: SparkSession, place: LakePlace) -> TableFormat:
-    """The tables of a lake in one of the formats."""
-    from tidegate.lake.formats.delta import DeltaFormat
-    from tidegate.lake.formats.iceberg import IcebergFormat
-
-    formats: dict[str, Callable[[SparkSession, LakePlace], TableFormat]] = {
-        "iceberg": IcebergFormat,
-        "delta": DeltaFormat,
-    }
-    return formats[name](spark, place)

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from tidegate import __version__
 from tidegate.lake.apply.failures import causes
-from tidegate.lake.formats.base import LogTable
+from tidegate.lake.formats.log_table import LogTable
 from tidegate.lake.job import executor_check
 from tidegate.lake.job.diagnosis import store_problem
 from tidegate.lake.storage.file_store import FileStore, is_remote
