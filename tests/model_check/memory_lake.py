@@ -23,7 +23,7 @@ from tidegate.lake.apply.executor import FAILED, MAYBE_RESENT
 from tidegate.lake.apply.keyless import LOWEST, MESSAGES, NET, CountedRows, Runs, UnknownOldRow
 from tidegate.lake.apply.last_changes import LATE, LatestRows
 from tidegate.lake.apply.planner import Create, Delete, Drop, Evolve, Rename, Rows, Step
-from tidegate.lake.apply.repair import CONTENT, LateEvents
+from tidegate.lake.apply.repair.late_log import CONTENT, LateEvents
 from tidegate.lake.apply.rows import Copies, RowReader
 from tidegate.lake.changelog.changelog import (
     TOLD,
@@ -186,7 +186,7 @@ class MemoryQuarantine:
 
 
 class MemoryLateLog:
-    """A changelog in which late events are marked, as `lake.apply.repair.LateLog` has it."""
+    """A changelog in which late events are marked, as `lake.apply.repair.late_log.LateLog` has it."""
 
     def __init__(self, changelog: MemoryChangelog, late: LateEvents) -> None:
         if late.places is not None:

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tidegate.lake.apply.executor import Applier
 from tidegate.lake.apply.planner import Step
-from tidegate.lake.apply.repair import LateEvents, LateLog, Mender
+from tidegate.lake.apply.repair.late_log import LateEvents, LateLog, Mender
 from tidegate.lake.changelog.changelog import Changelog
 from tidegate.lake.formats.base import (
     LakePlace,
