@@ -1,4 +1,4 @@
-"""Messages that could be read only when the tables had gone past them: the tables are put right.
+"""Messages that could be read only when the tables had gone past them: the tables are repaired.
 
 The feeds are real messages. Those that are to be bad at first are compressed, which the feed is not
 said to be; the retry is told of it.

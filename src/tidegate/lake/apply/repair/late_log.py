@@ -1,27 +1,25 @@
-"""A step that puts tables right: reads late events beside all others, and merges what they touch.
+"""Reads late events and the other events of the tables that they concern.
 
-Late are the events of messages that a retry has read and that the tables had gone past; `late` says
-what is to be done about them. That is seldom and concerns few tables, so Spark reads the events.
+Late are events that came when the tables had gone past them: those of messages that a retry could
+read, and those of partitions that the tables went on without. They are few and seldom, and are
+marked by a join, so Spark reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidegate.changefeed.receive.gate import ROW_KINDS
-from tidegate.lake.apply.changes import Changes, FrameChanges
-from tidegate.lake.apply.executor import Applier
+from tidegate.changefeed.receive.release import CONTENT, fingerprint
 from tidegate.lake.apply.last_changes import LATE
-from tidegate.lake.apply.planner import Rows
-from tidegate.lake.apply.rows import RowReader
-from tidegate.lake.changelog.changelog import TOLD, Changelog, Group, by_arrival, grouped, named
+from tidegate.lake.changelog.changelog import TOLD, Changelog, Group, by_arrival, grouped
 from tidegate.lake.changelog.interval import Interval
+from tidegate.lake.changelog.row_schemas import LayoutKey
 from tidegate.lake.quarantine import PLACE
 from tidegate.lake.storage.predicates import (
     ALWAYS,
@@ -31,16 +29,18 @@ from tidegate.lake.storage.predicates import (
     equal,
     every,
     is_null,
+    one_of,
     some,
     up_to,
 )
+from tidegate.spark.workers import forget_zip_importers
 from tidegate.sql.tables import Name
 
-CONTENT = ("commit_ts", "kind", "database", "table", "shape", "after", "before")
-"""The columns in which a row that is sent again equals the first one."""
-_TELLS_OF_TABLES = some(
+_OF_TABLES = some(
     equal("kind", "watermark"), equal("kind", "ddl"), equal("kind", "schema") & is_null("shape")
 )
+_FIRST, _LAST, _FINGERPRINT = "_first", "_last", "_fingerprint"
+_END_OF_TIME = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ class LateLog:
             is_late = is_late | F.col(LATE)
         self._events = events.withColumn(LATE, F.coalesce(is_late, F.lit(False)))
 
-    # --- what the feed says -----------------------------------------------------------------------
+    # --- events about the feed --------------------------------------------------------------------
 
     def control_events(self) -> pa.Table:
         """Late watermarks, statements and table schemas, in the order of arrival."""
-        return _table(self._events.where(F.col(LATE) & _TELLS_OF_TABLES.spark()))
+        return _table(self._events.where(F.col(LATE) & _OF_TABLES.spark()))
 
     def schemas_of(self, names: Iterable[Name]) -> pa.Table:
         """All events about the schemas of tables."""
-        of_tables = some(*(named(*name) for name in names)).spark()
-        return _table(self._events.where(of_tables & _TELLS_OF_TABLES.spark()))
+        events = self._events.where(_OF_TABLES.spark())
+        return _table(_between(events, dict.fromkeys(names, (0, _END_OF_TIME))))
 
     def statements_since(self, ts: int) -> pa.Table:
         """The statements at or after a commit_ts that are not late."""
@@ -88,29 +88,30 @@ class LateLog:
     # --- rows -------------------------------------------------------------------------------------
 
     def times(self, until: int | None) -> dict[Name, list[int]]:
-        """The distinct commit_ts of late rows, up to one of them, by the names of the tables.
+        """The distinct commit_ts of late rows, up to one of them, by the names of the tables."""
+        return _times(self._rows(until).where(LATE))
 
-        Copies of rows that came in time are left out: TiCDC sends them again, and a partition that
-        was added may be where they go then. Without watermarks (`until` is None) a commit_ts does
-        not identify a transaction, and nothing is known to be a copy.
+    def times_without_copies(
+        self,
+        times: Mapping[Name, Sequence[int]],
+        until: int,
+        names: Mapping[LayoutKey, Sequence[str]],
+    ) -> dict[Name, list[int]]:
+        """The `times` of late rows that did not also come in time.
+
+        TiCDC sends rows again, and a partition that was added may be where they go then. `names`
+        are the columns of shapes: `fingerprint` compares rows by them.
         """
-        late = self._rows(until).where(LATE)
-        times = _times(late)
-        if until is None or not times:
-            return times
-        spans = (
-            every(named(*name), above("commit_ts", of[0] - 1), up_to("commit_ts", of[-1]))
-            for name, of in times.items()
-        )
-        in_time = self._rows(until).where(some(*spans).spark() & ~F.col(LATE))
-        same = [F.col(f"late.{name}").eqNullSafe(F.col(f"in_time.{name}")) for name in CONTENT]
-        copies = in_time.select(*CONTENT).alias("in_time")
-        return _times(late.select(*CONTENT).alias("late").join(copies, same, "left_anti"))
+        spans = {name: (of_table[0], of_table[-1]) for name, of_table in times.items()}
+        rows = _between(self._rows(until), spans)
+        late, in_time = (_fingerprints(rows.where(each), names) for each in (LATE, ~F.col(LATE)))
+        same = ["commit_ts", _FINGERPRINT]
+        return _times(late.join(in_time.select(*same), same, "left_anti"))
 
     def rows(self, first: Mapping[Name, int], until: int | None) -> DataFrame:
         """The rows of tables from an instant of each up to another; LATE marks the late ones."""
-        wanted = (named(*name) & above("commit_ts", at - 1) for name, at in first.items())
-        return self._rows(until).where(some(*wanted).spark())
+        last = _END_OF_TIME if until is None else until
+        return _between(self._rows(until), {name: (at, last) for name, at in first.items()})
 
     def groups(
         self, first: Mapping[Name, int], until: int | None, cuts: Sequence[int] = ()
@@ -124,29 +125,43 @@ class LateLog:
         return rows if until is None else rows.where(F.col("commit_ts") <= until)
 
 
-class Mender(Applier):
-    """Puts right the keys that late rows touch, as the last of all their changes has them.
+def _between(events: DataFrame, spans: Mapping[Name, tuple[int, int]]) -> DataFrame:
+    """The events of tables, each from one commit_ts up to another.
 
-    It reads the rows of all tables concerned, each `since` its first late ones up to an instant. Of
-    a table without a key all rows are late: it was not there.
+    Spans are joined, since a condition with a part for each table would grow with their number. The
+    bounds of all of them let Spark skip files.
     """
+    if not spans:
+        return events.where(F.lit(False))
+    databases, tables = zip(*spans, strict=True)
+    first, last = zip(*spans.values(), strict=True)
+    bounds = every(
+        *(one_of("database", sorted({*databases})), one_of("table", sorted({*tables}))),
+        *(above("commit_ts", min(first) - 1), up_to("commit_ts", max(last))),
+    )
+    columns = {"database": databases, "table": tables, _FIRST: first, _LAST: last}
+    wanted = events.sparkSession.createDataFrame(pa.table(columns))
+    joined = events.where(bounds.spark()).join(F.broadcast(wanted), ["database", "table"])
+    in_span = F.col("commit_ts").between(F.col(_FIRST), F.col(_LAST))
+    return joined.where(in_span).drop(_FIRST, _LAST)
 
-    _touched = True
 
-    def __init__(
-        self,
-        *args: Any,
-        log: LateLog,
-        since: Mapping[Name, int],
-        until: int | None,
-        **settings: Any,
-    ) -> None:
-        super().__init__(*args, **settings)
-        self._late_rows = log.rows(since, until)
+def _fingerprints(rows: DataFrame, names: Mapping[LayoutKey, Sequence[str]]) -> DataFrame:
+    """The tables and commit_ts of rows, and what else tells a row from others."""
 
-    def _changes(self, step: Rows, reader: RowReader) -> Changes:
-        within = named(*step.name) & self._interval.within(*step.segments)
-        return FrameChanges(self._late_rows.where(within.spark()))
+    def prints(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        forget_zip_importers()
+        for batch in batches:
+            contents = batch.select(list(CONTENT)).to_pylist()
+            marks = [fingerprint(row, lambda *shape: names.get(shape)) for row in contents]
+            kept = [batch[name] for name in ("database", "table", "commit_ts")]
+            yield pa.record_batch(
+                [*kept, pa.array(marks, pa.string())],
+                ["database", "table", "commit_ts", _FINGERPRINT],
+            )
+
+    schema = f"database string, table string, commit_ts bigint, {_FINGERPRINT} string"
+    return rows.select("commit_ts", *CONTENT).mapInArrow(prints, schema)
 
 
 def _times(rows: DataFrame) -> dict[Name, list[int]]:

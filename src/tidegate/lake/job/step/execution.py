@@ -20,7 +20,7 @@ class StepExecution:
         self._session = session
 
     def intend(
-        self, target: int, changelog: Changelog, retried: int, *, mends: bool = False
+        self, target: int, changelog: Changelog, retried: int, *, repairs: bool = False
     ) -> None:
         """Writes down what is about to be done, unless that was done and the step cut off."""
         session = self._session
@@ -29,7 +29,7 @@ class StepExecution:
             return
         assert changelog.version is not None
         policy, number = session.policy.value, session.state.step + 1
-        intent = Intent(number, target, changelog.version, policy, retried, mends)
+        intent = Intent(number, target, changelog.version, policy, retried, repairs)
         session.lake.snapshots.intend(intent)
         session.boundary("intended")
 

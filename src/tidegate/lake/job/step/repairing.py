@@ -55,7 +55,7 @@ class LateRepair:
         session, state = self._session, self._state
         again = session.unfinished
         until = session.retried if again is None else again.retried
-        if state.retried >= until or not (again is None or again.mends):
+        if state.retried >= until or not (again is None or again.repairs):
             return None
         places = session.lake.quarantine.read_since(state.retried, until)
         changelog = session.pinned_changelog()
@@ -77,7 +77,7 @@ class LateRepair:
         """
         session, state = self._session, self._state
         again, sources = session.unfinished, self._late_sources()
-        if not sources or not (again is None or again.mends):
+        if not sources or not (again is None or again.repairs):
             return None
         condition = self._late_condition(sources)
         offsets = state.offsets.advanced(
@@ -130,7 +130,7 @@ class LateRepair:
     ) -> StepReport | None:
         """Repairs the tables that late events concern; None if there are none."""
         timer, session, state = StepTimer(), self._session, self._state
-        judged = self._judge(log, late_ddl)
+        judged = self._judge(changelog, log, late_ddl)
         state.offsets = offsets
         if not (judged.since or judged.created or judged.stopped):
             state.retried = retried
@@ -139,7 +139,7 @@ class LateRepair:
         groups = self._readable(changelog, log, judged)
         timer.lap("plan")
         session.boundary("planned")
-        self._execution.intend(state.applied_ts, changelog, retried, mends=True)
+        self._execution.intend(state.applied_ts, changelog, retried, repairs=True)
         before, steps = self._recorder.places(), self._steps(judged, groups)
         interval = self._untaken(judged.created)
         since, until = judged.since, session.row_limit_ts
@@ -160,10 +160,25 @@ class LateRepair:
         order = BY_COMMIT if self._session.gate.has_watermarks else BY_ARRIVAL
         return Interval(ALWAYS, tuple(each.commit_ts for each in statements), order=order)
 
-    def _judge(self, log: LateLog, late_ddl: pa.Table) -> Judgement:
+    def _late_times(self, changelog: Changelog, log: LateLog) -> dict[Name, list[int]]:
+        """The distinct commit_ts of late rows by table, without copies of rows that came in time.
+
+        Without watermarks a commit_ts does not identify a transaction, and nothing is known to be a
+        copy.
+        """
+        until, schemas = self._session.row_limit_ts, self._session.schemas
+        times = log.times(until)
+        if until is None or not times:
+            return times
+        groups = log.groups({name: of_table[0] for name, of_table in times.items()}, until)
+        schemas.learn_shapes(changelog, groups)
+        names, _ = schemas.layouts(group for group in groups if schemas.missing(group) is None)
+        return log.times_without_copies(times, until, names)
+
+    def _judge(self, changelog: Changelog, log: LateLog, late_ddl: pa.Table) -> Judgement:
         """What rows are late, too, and what is to be done about all of it."""
         session, state = self._session, self._state
-        times = log.times(session.row_limit_ts)
+        times = self._late_times(changelog, log)
         by_text = not session.gate.has_watermarks
         late_ids = [ddl_id(row) for row in in_order(late_ddl, by_arrival=by_text).to_pylist()]
         firsts = [of_table[0] for of_table in times.values()]
