@@ -302,6 +302,33 @@ def test_rows_of_a_topic_that_is_first_seen_late_are_not_lost(spark, tmp_path):
     assert lake.rows() == [("1", "1", None), ("2", "2", "3"), ("3", "3", "3")]
 
 
+def test_a_late_copy_is_one_whatever_the_order_of_its_columns_and_the_form_of_its_old_row(
+    spark, tmp_path
+):
+    """The table has no key: a late row that is none of its rows would stop it."""
+    main, late = Topic("t"), Topic("t", 1)
+    lake = Played(spark, tmp_path)
+    old, new = {"a": "1", "b": "7"}, {"a": "1", "b": "8"}
+    lake.add(
+        main.read(
+            ddl(1, "CREATE TABLE `t` (`a` INT, `b` INT)"),
+            message(2, "t", "INSERT", after=old, keys=()),
+            message(3, "t", "UPDATE", after=new, before=old, keys=()),
+            mark(20),
+        )
+    )
+    lake.partitions.append(("t", 1))
+    swapped = dict(reversed(new.items()))
+    lake.add(
+        late.read(
+            message(2, "t", "INSERT", after=dict(reversed(old.items())), keys=()),
+            message(3, "t", "UPDATE", after=swapped, before={"b": "7"}, keys=()),
+            mark(25),
+        )
+    )
+    assert (lake.rows(), lake.state()) == ([("1", "8")], State.MIRRORED)
+
+
 def test_without_watermarks_rows_that_come_again_do_not_undo_statements(spark, tmp_path):
     topic = Topic()
     lake = Played(spark, tmp_path, watermarks=False)

@@ -1,4 +1,4 @@
-"""Messages that could be read only when the tables had gone past them: the tables are put right.
+"""Messages that could be read only when the tables had gone past them: the tables are repaired.
 
 The feeds are real messages. Those that are to be bad at first are compressed, which the feed is not
 said to be; the retry is told of it.
@@ -16,7 +16,8 @@ import pytest
 from tests.support.lake import contents, fill, new_lake
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
 from tidegate.changefeed.send.changefeed import Changefeed
-from tidegate.lake.apply.late import (
+from tidegate.lake.apply.planner import LACKED, NOT_FROM_START, Table
+from tidegate.lake.apply.repair.judging import (
     CHANGED,
     FORGOTTEN,
     NO_KEY,
@@ -25,7 +26,6 @@ from tidegate.lake.apply.late import (
     effects_of,
     follow,
 )
-from tidegate.lake.apply.planner import LACKED, NOT_FROM_START, Table
 from tidegate.lake.job.mirror import Mirror, MirrorSettings
 from tidegate.lake.maintenance import maintain
 from tidegate.lake.quarantine import Quarantine

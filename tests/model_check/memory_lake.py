@@ -19,11 +19,12 @@ import pyarrow as pa
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
 from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.changefeed.receive.order import POSITION
+from tidegate.changefeed.receive.release import fingerprint
 from tidegate.lake.apply.executor import FAILED, MAYBE_RESENT
 from tidegate.lake.apply.keyless import LOWEST, MESSAGES, NET, CountedRows, Runs, UnknownOldRow
 from tidegate.lake.apply.last_changes import LATE, LatestRows
 from tidegate.lake.apply.planner import Create, Delete, Drop, Evolve, Rename, Rows, Step
-from tidegate.lake.apply.repair import CONTENT, LateEvents
+from tidegate.lake.apply.repair.late_log import LateEvents
 from tidegate.lake.apply.rows import Copies, RowReader
 from tidegate.lake.changelog.changelog import (
     TOLD,
@@ -186,7 +187,7 @@ class MemoryQuarantine:
 
 
 class MemoryLateLog:
-    """A changelog in which late events are marked, as `lake.apply.repair.LateLog` has it."""
+    """A changelog in which late events are marked, as `lake.apply.repair.late_log.LateLog` has it."""
 
     def __init__(self, changelog: MemoryChangelog, late: LateEvents) -> None:
         if late.places is not None:
@@ -208,15 +209,20 @@ class MemoryLateLog:
         return by_arrival(self._changelog.matching(self._in_time & statements, TOLD))
 
     def times(self, until: int | None) -> dict[Name, list[int]]:
-        found: dict[Name, set[int]] = {}
+        return _times(self._matching(self._late, until).to_pylist())
+
+    def times_without_copies(
+        self,
+        times: Mapping[Name, Sequence[int]],
+        until: int,
+        names: Mapping[tuple[int, int | None], Sequence[str]],
+    ) -> dict[Name, list[int]]:
+        def key(row: Mapping[str, Any]) -> tuple[int, str]:
+            return row["commit_ts"], fingerprint(row, lambda *shape: names.get(shape))
+
+        in_time = set(map(key, self._matching(self._in_time, until).to_pylist()))
         late = self._matching(self._late, until).to_pylist()
-        in_time = self._matching(self._in_time, until).to_pylist() if late and until else []
-        copies = [[row[name] for name in CONTENT] for row in in_time]
-        for row in late:
-            if [row[name] for name in CONTENT] in copies:
-                continue
-            found.setdefault(Name(row["database"], row["table"]), set()).add(row["commit_ts"])
-        return {name: sorted(times) for name, times in found.items()}
+        return _times(row for row in late if key(row) not in in_time)
 
     def rows(self, first: Mapping[Name, int], until: int | None, *, late: bool) -> pa.Table:
         """Rows of tables since an instant of each; only the `late` ones, or all of them."""
@@ -243,6 +249,13 @@ class MemoryLateLog:
     def _matching(self, condition: Condition, until: int | None) -> pa.Table:
         rows = condition & some(*(equal("kind", kind) for kind in ROW_KINDS))
         return self._changelog.matching(rows if until is None else rows & up_to("commit_ts", until))
+
+
+def _times(rows: Iterable[Mapping[str, Any]]) -> dict[Name, list[int]]:
+    times: dict[Name, set[int]] = {}
+    for row in rows:
+        times.setdefault(Name(row["database"], row["table"]), set()).add(row["commit_ts"])
+    return {name: sorted(of_table) for name, of_table in times.items()}
 
 
 @dataclass(slots=True)

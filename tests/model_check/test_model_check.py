@@ -13,7 +13,7 @@ from tests.model_check.run import MOST_MARKED, run_seeds
 from tests.model_check.shrink import described, shrunk
 from tidegate.changefeed.receive.gate import Gate
 from tidegate.lake.apply.planner import Planner
-from tidegate.lake.job import mirror
+from tidegate.lake.job.step import choosing
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 SEEDS = range(40)
@@ -59,8 +59,8 @@ def test_the_sample_has_every_protocol_and_kind_of_statement():
 
 
 def test_statements_in_the_wrong_order_are_found_and_shrunk(monkeypatch):
-    in_order = mirror.in_order
-    monkeypatch.setattr(mirror, "in_order", lambda table: in_order(table)[::-1])
+    in_order = choosing.in_order
+    monkeypatch.setattr(choosing, "in_order", lambda *given, **how: in_order(*given, **how)[::-1])
     seed, verdict = next(
         (seed, verdict) for seed in range(40) if (verdict := check(random_case(seed))).problems
     )

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 
 from tidegate.lake.apply.executor import Applier
 from tidegate.lake.apply.planner import Step
-from tidegate.lake.apply.repair import LateEvents, LateLog, Mender
+from tidegate.lake.apply.repair.applier import RepairApplier
+from tidegate.lake.apply.repair.late_log import LateEvents, LateLog
 from tidegate.lake.changelog.changelog import Changelog
 from tidegate.lake.formats import has_lake, open_format
 from tidegate.lake.formats.base import LakePlace, TableFormat, local_folder
@@ -150,8 +151,9 @@ class Lake:
         Applier(self.tables, *given, is_healthy=self._is_healthy, **settings).run(steps)
 
     def repair(self, steps: Sequence[Step], *given: Any, **settings: Any) -> None:
-        """Carries out steps that repair tables; the arguments are those of `Mender`."""
-        Mender(self.tables, *given, is_healthy=self._is_healthy, **settings).run(steps)
+        """Carries out steps that repair tables; the arguments are those of `RepairApplier`."""
+        repair = RepairApplier(self.tables, *given, is_healthy=self._is_healthy, **settings)
+        repair.run(steps)
 
     def _is_healthy(self) -> bool:
         """Whether Spark works and the lake's own tables can be written."""

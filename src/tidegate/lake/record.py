@@ -143,8 +143,8 @@ def _past(entry: list[Any]) -> PastEffect:
 class Intent:
     """A step that was begun: to which instant, by which version of the changelog and policy.
 
-    `retried` is what `MirrorState.retried` is after it; `mends` says that the step puts right what
-    came late, and goes to no other instant.
+    `retried` is what `MirrorState.retried` is after it; `repairs` says that the step repairs
+    what came late, and goes to no other instant.
     """
 
     step: int
@@ -152,7 +152,7 @@ class Intent:
     changelog: int
     policy: str = Policy.EVOLVE.value
     retried: int = 0
-    mends: bool = False
+    repairs: bool = False
 
     def to_json(self) -> str:
         """What `from_json` reads."""

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.changefeed.receive.release import (
+    CONTENT,
     EVERYTHING,
     ROW_KINDS,
     ColumnNames,
@@ -43,10 +44,6 @@ EVENTUAL = "eventual"
 MAX_JUMP = timedelta(days=366)
 
 _STATE_VERSION = 1
-_CONTENT = [
-    *("kind", "database", "table", "shape", "schema_version"),
-    *("after", "before", "before_missing"),
-]
 _REMEMBERED_JUMPS = 100
 
 
@@ -325,7 +322,7 @@ class Gate:
             for row in at.filter(is_ddl).to_pylist():
                 done.append(ddl_id(row))
                 touched += filter(None, ddl_tables(row))
-            rows = at.filter(pc.invert(is_ddl)).select(_CONTENT).to_pylist()
+            rows = at.filter(pc.invert(is_ddl)).select(list(CONTENT)).to_pylist()
             self._applied.rows.update(fingerprint(row, names_of) for row in rows)
         self._applied.ddl.update(done)
         touched += (name for entry in done for name in entry.names)

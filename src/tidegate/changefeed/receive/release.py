@@ -26,6 +26,12 @@ GATED_KINDS = (*ROW_KINDS, "ddl")
 EVERYTHING = 2**63 - 1
 """As `until`: whatever the commit_ts."""
 
+CONTENT = (
+    *("kind", "database", "table", "shape", "schema_version"),
+    *("after", "before", "before_missing"),
+)
+"""The columns that `fingerprint` reads."""
+
 ColumnNames = Callable[[int, int | None], Sequence[str] | None]
 """The names of the columns of a shape and schema version, where they are known."""
 

@@ -1,9 +1,9 @@
-"""What is late: changes of messages that could be read only when the tables had gone past them.
+"""Decides what late events mean for tables: which are repaired, and which are stopped.
 
 The last change of a key decides what a table holds. So the keys that late rows touch are looked up
-once more in the changelog, which has all that came since, and put as they must be now. Where that
-does not tell (no key, a statement in between, a late statement, changes that are forgotten) the
-table is stopped, and says why. No I/O here: this is what is decided, `Mirror` does it.
+again in the changelog, which has all later changes too, and get the row of the last one. Where that
+is not possible (no key, a statement in between, a late statement, changes that have expired) the
+table is stopped with the reason. No I/O here: `LateRepair` carries it out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tidegate.sql.ddl_names import DdlId
 from tidegate.sql.tables import Effect, Name, TableBook
 
 _HOW = "could be read only when the table had gone past it"
-_ANEW = "Mirror the feed anew, into another lake."
-NO_KEY = f"A message with its rows {_HOW}, and it has no key by which to put them right. {_ANEW}"
-CHANGED = f"A message with its rows {_HOW}, and since then there was {{query}}. {_ANEW}"
-FORGOTTEN = f"A message with its rows {_HOW}, and what came since is forgotten. {_ANEW}"
-NO_SCHEMA = f"A message with its rows {_HOW}, and their schema is not known any more. {_ANEW}"
-STATEMENT = f"A message with a statement {_HOW}: {{query}}. {_ANEW}"
+_AGAIN = "Mirror the feed again, into another lake."
+NO_KEY = f"A message with its rows {_HOW}, and it has no key by which to repair them. {_AGAIN}"
+CHANGED = f"A message with its rows {_HOW}, and since then there was {{query}}. {_AGAIN}"
+FORGOTTEN = f"A message with its rows {_HOW}, and later changes have expired. {_AGAIN}"
+NO_SCHEMA = f"A message with its rows {_HOW}, and their schema is not known any more. {_AGAIN}"
+STATEMENT = f"A message with a statement {_HOW}: {{query}}. {_AGAIN}"
 
 _SHOWN = 200
 _EMPTIED = (ChangeKind.DROPPED, ChangeKind.TRUNCATED)
@@ -47,11 +47,10 @@ class Done(NamedTuple):
 def effects_of(
     statements: Iterable[DdlId], book: TableBook, others: Iterable[Name] = ()
 ) -> list[Done]:
-    """What statements did that were carried out some time ago, in their order.
+    """What statements did that were carried out earlier, in their order.
 
-    The book is that of now, and `others` are tables that were there then. Keys are left out of the
-    book: an index that a statement adds is there now, which would make the statement one that
-    cannot be followed.
+    The book is the current one, and `others` are tables that existed then. Keys are left out of the
+    book: an index that a statement adds exists now, and adding it twice could not be followed.
     """
     found = []
     plain, names = book.copy(), list(others)
@@ -109,10 +108,10 @@ def follow(
 
 @dataclass(slots=True)
 class Judgement:
-    """What is to be done about late changes, told one table and one statement at a time.
+    """What is to be done about late changes, given one table and one statement at a time.
 
     `done` is what statements did that were applied since the first of them. Tables that cannot be
-    put right are stopped in `tables`.
+    repaired are stopped in `tables`.
     """
 
     tables: Tables
@@ -122,11 +121,11 @@ class Judgement:
     kept_since: int
     applied_ts: int
     since: dict[Name, int] = field(default_factory=dict)
-    """The tables to put right, with the first of their late rows."""
+    """The tables to repair, with the commit_ts of their first late rows."""
     stopped: list[Name] = field(default_factory=list)
     created: list[DdlId] = field(default_factory=list)
-    """The late statements that can be carried out now: what they make is not there, what they drop
-    is as they found it."""
+    """The late statements that can be carried out now: what they create does not exist yet, what
+    they drop is what they found."""
     _made: set[tuple[str, str]] = field(default_factory=set)
 
     def statement(self, told: DdlId) -> None:

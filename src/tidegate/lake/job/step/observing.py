@@ -1,0 +1,85 @@
+"""Reads what is new in the changelog: watermarks, statements, schemas, topics, bad messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow.compute as pc
+
+from tidegate.changefeed.receive.gate import Source
+from tidegate.changefeed.receive.topic_use import topic_use
+from tidegate.lake.changelog.changelog import Changelog, Observed
+from tidegate.lake.job.step.session import MirrorSession
+from tidegate.lake.job.step.topics import (
+    bad_messages,
+    bootstrapped,
+    needs_judgement,
+    unapplied,
+    unheard,
+)
+from tidegate.lake.quarantine import BadMessages, place_of
+
+
+class Observer:
+    """Brings the gate and the schemas up to what the changelog has."""
+
+    def __init__(self, session: MirrorSession) -> None:
+        self._session = session
+
+    def observe(
+        self, partitions: Iterable[tuple[str, int]], unread: Iterable[tuple[str, int]]
+    ) -> Changelog:
+        """Takes in what is new; gives the changelog that the rest of the step reads."""
+        session, gate = self._session, self._session.gate
+        changelog = self._narrowed(session.pinned_changelog())
+        unread = list(unread)
+        gate.add_partitions([*partitions, *unread])
+        gate.unread = frozenset(Source(*source) for source in unread)
+        self._observe(changelog)
+        return changelog
+
+    def _narrowed(self, changelog: Changelog) -> Changelog:
+        """The changelog with only those files that may have what the tables have not."""
+        session, state = self._session, self._session.state
+        return changelog.narrowed(
+            session.fresh, state.offsets, session.row_limit_ts, state.changelog
+        )
+
+    def _observe(self, changelog: Changelog) -> None:
+        session, gate = self._session, self._session.gate
+        seen = session.seen.offsets
+        observed = changelog.observe(seen)
+        gate.add_partitions(seen.last)
+        gate.add_partitions(sorted(observed.offsets))
+        session.schemas.learn(observed.events)
+        is_statement = pc.equal(observed.events["kind"], "ddl")
+        session.seen.statements.append(observed.events.filter(is_statement))
+        if gate.has_watermarks:
+            self._judge_topics(observed)
+        gate.observe_statements(observed.statements)
+        gate.observe_runs(observed.runs, observed.cut)
+        quarantine = session.lake.quarantine
+        bad = bad_messages(gate, observed.events, observed.readable, seen, quarantine)
+        session.state.bad += len(bad)
+        if bad and session.settings.bad_messages == "stop":
+            first = bad[0]
+            raise BadMessages(place_of(first), first["error"]["reason"], len(bad))
+        session.seen.offsets = seen.advanced(observed.offsets)
+        session.seen.changelog = changelog.version
+        changelog.observed()
+
+    def _judge_topics(self, observed: Observed) -> None:
+        """Tells the gate which topics are in use after all statements seen, applied or not."""
+        session, gate = self._session, self._session.gate
+        topics, state, seen = session.settings.topics, session.state, session.seen
+        gate.partition_num = topics.partition_num
+        events, fresh = observed.events, observed.offsets
+        if needs_judgement(gate, topics, events, fresh):
+            rows = observed.tables_of_rows(unheard(gate, fresh), state.applied_ts)
+            gate.add_partitions(sorted([*rows, *bootstrapped(events)]), spoke=True)
+            seen.tables.update(*rows.values())
+            known = [table.name for table in state.tables.values() if not table.gone]
+            known += seen.tables
+            statements = unapplied(gate, seen.all_statements())
+            there = {source.topic for source in gate.watermarks}
+            gate.topics = topic_use(gate.topics, topics, statements, state.book, known, there)
