@@ -557,19 +557,21 @@ class Mirror:
             others = log.statements_since(min(firsts))
             others = others.filter(pc.less_equal(others["commit_ts"], applied))
             done = [ddl_id(row) for row in in_order(others, by_arrival=by_text).to_pylist()]
+        keys = {each.key(by_text=by_text) for each in done}
+        # Of one that is among them, another partition's copy could be read in time.
+        late_ids = [each for each in late_ids if each.key(by_text=by_text) not in keys]
+        statements = sorted([*done, *late_ids], key=lambda each: each.commit_ts)
         judged = Judgement(
             state.tables,
             state.book,
             self.settings.routes,
-            effects_of(done, state.book, times),
+            effects_of(statements, state.book, times),
             self.lake.snapshots.kept_since(),
             applied,
+            frozenset(late_ids),
         )
-        keys = {each.key(by_text=by_text) for each in done}
         for each in late_ids:
-            # If it is among them, another partition's copy could be read in time.
-            if each.key(by_text=by_text) not in keys:
-                judged.statement(each)
+            judged.statement(each)
         for name, found in times.items():
             judged.rows(name, found)
         return judged
