@@ -228,7 +228,9 @@ class _Generator:
 
     def _recover(self) -> None:
         dropped = sorted(self._upstream.dropped)
-        if dropped:
+        if dropped and self._flip():
+            self._play(["flashback_table", *self._rng.choice(dropped), self._rng.choice(TABLES)])
+        elif dropped:
             self._play(["recover", *self._rng.choice(dropped)])
         else:
             self._drop()

@@ -74,13 +74,18 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table at an instant. `rows` are by TiDB's row id; `born` is when it was created."""
+    """A table at an instant. `rows` are by TiDB's row id; `born` is when it was created.
+
+    `defined` is when its columns were spelled out; a table that is made LIKE another has them from
+    that one, and nothing tells them if that was before the feed.
+    """
 
     database: str
     name: str
     table_id: int
     version: int
     born: int
+    defined: int
     columns: tuple[ColumnModel, ...]
     indexes: tuple[IndexModel, ...] = ()
     clustered: bool = False
@@ -215,8 +220,6 @@ Truth = dict[Name, TableState]
 
 AMBIGUOUS = "ambiguous rename"
 """The excuse of tables that a RENAME without the old database may mean."""
-LIKE = "like another table"
-"""The excuse of tables that are made like one that the feed may not have shown."""
 KINDS = (
     "int",
     "composite",
@@ -275,7 +278,7 @@ class Upstream:
         """The names of tables that a RENAME without the old database may have meant."""
         self.ts = START_MS << LOGICAL
         self.dropped: dict[Name, TableState] = {}
-        """The tables that RECOVER TABLE can bring back."""
+        """The tables that RECOVER TABLE and FLASHBACK TABLE can bring back."""
         self._op = ""
         self._ids = 100
         self._rowids = 0
@@ -351,6 +354,7 @@ class Upstream:
             self._new_id(),
             _version(ts),
             ts,
+            ts,
             columns,
             indexes,
             clustered,
@@ -378,7 +382,7 @@ class Upstream:
             version=_version(ts),
             born=ts,
             rows={},
-            excuses=frozenset({LIKE}),
+            excuses=frozenset(),
             past=frozenset({self._op}),
         )
         self.tables[table.key] = table
@@ -430,11 +434,24 @@ class Upstream:
         self.tables[table.key] = table
         return self._alike(f"RECOVER TABLE `{database}`.`{name}`", table.schema(), None)
 
+    def _flashback_table(self, database: str, name: str, new: str) -> Commit | None:
+        """FLASHBACK TABLE … TO: a table that was dropped or truncated, under another name."""
+        table = self.dropped.get((database, name))
+        if table is None or (database, new) in self.tables or database not in self.databases:
+            return None
+        del self.dropped[table.key]
+        self._tick()
+        table = self._unsent(replace(table, name=new), table.rows)
+        self.tables[table.key] = table
+        query = f"FLASHBACK TABLE `{database}`.`{name}` TO `{new}`"
+        return self._alike(query, table.schema(), None)
+
     def _truncate(self, database: str, name: str, qualified: bool = False) -> Commit | None:
         table = self.tables.get((database, name))
         if table is None:
             return None
         ts = self._tick()
+        self.dropped[table.key] = table
         after = replace(table, rows={}, table_id=self._new_id(), version=_version(ts))
         return self._altered(table, after, f"TRUNCATE TABLE {_typed(table.key, qualified)}")
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from tests.model_check.history import AMBIGUOUS, LIKE, Name, Op, TableState, Upstream, played
+from tests.model_check.history import AMBIGUOUS, Name, Op, TableState, Upstream, played
 from tests.model_check.memory_lake import (
     MemoryLake,
     MemoryTable,
@@ -295,10 +295,10 @@ class Oracle:
         self, truth: TableState, entry: Table | None, found: MemoryTable | None
     ) -> Iterator[str]:
         name = _dotted(truth.key)
-        is_new = truth.born > self.sent.start_ts
+        # One that is made like a table from before the feed is known by its first row.
+        is_told = truth.defined > self.sent.start_ts
         if entry is None:
-            # One that is made like a table from before the feed is known by its first row.
-            if is_new and not (LIKE in truth.excuses and self.sent.start_ts):
+            if is_told:
                 yield f"a table is missing: {name}"
             return
         state = _state(entry, self.feed)
@@ -306,7 +306,7 @@ class Oracle:
             return
         if found is None:
             yield f"a table is missing: {name}, and is not marked"
-        elif sorted(found.names) != sorted(truth.names) or (is_new and found.names != truth.names):
+        elif sorted(found.names) != sorted(truth.names) or (is_told and found.names != truth.names):
             yield f"other columns: {name} has {found.names}, upstream {truth.names}"
         else:
             yield from self._rows(truth, found, is_incomplete=state is State.INCOMPLETE)
@@ -360,7 +360,7 @@ class Oracle:
 
     def _excuses(self, table: TableState) -> bool:
         """Whether something happened to a table that no mirror can follow."""
-        if table.excuses or table.born <= self.sent.start_ts:
+        if table.excuses or table.defined <= self.sent.start_ts:
             return True
         if self.sent.has_resent and not self.feed.has_watermarks:
             return True  # rows from before a statement may arrive after it

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tests.model_check.history import AMBIGUOUS, LIKE, Name, TableState, Upstream
+from tests.model_check.history import AMBIGUOUS, Name, TableState, Upstream
 from tests.model_check.sender import Feed, Sent
 
 
@@ -30,10 +30,9 @@ class Facts:
         return self.table is None or self.table.born <= self.sent.start_ts
 
     @property
-    def is_like(self) -> bool:
-        """Whether the table was made like one from before the feed."""
-        is_like = self.table is not None and LIKE in self.table.excuses
-        return is_like and self.sent.start_ts > 0
+    def is_untold(self) -> bool:
+        """Whether the feed does not have its definition: it is older, or made like an older one."""
+        return self.table is None or self.table.defined <= self.sent.start_ts
 
     @property
     def is_keyless(self) -> bool:
@@ -44,7 +43,7 @@ class Facts:
         if self.table is None or not self.table.handle or self.happened("drop_key", "add_key"):
             return True
         has_primary = any(index.primary for index in self.table.indexes)
-        return self.is_older and self.feed.protocol == "canal-json" and not has_primary
+        return self.is_untold and self.feed.protocol == "canal-json" and not has_primary
 
     @property
     def is_unclear(self) -> bool:
@@ -60,11 +59,11 @@ class Facts:
 Justified = Callable[[Facts], bool]
 
 KINDS: tuple[tuple[str, Justified], ...] = (
-    (r"The feed does not have its CREATE TABLE", lambda facts: facts.is_older or facts.is_like),
-    (r"Its columns are not known", lambda facts: facts.is_older or facts.is_like),
+    (r"The feed does not have its CREATE TABLE", lambda facts: facts.is_untold),
+    (r"Its columns are not known", lambda facts: facts.is_untold),
     (
         r"(DROP|TRUNCATE) PARTITION removes rows, and how the table is partitioned is not known",
-        lambda facts: facts.is_older and facts.happened("drop_partition", "truncate_partition"),
+        lambda facts: facts.is_untold and facts.happened("drop_partition", "truncate_partition"),
     ),
     (
         r"The schema of its rows \(version \d+\) is not in the feed",
@@ -73,10 +72,12 @@ KINDS: tuple[tuple[str, Justified], ...] = (
     (
         r"Its rows lack the column",
         lambda facts: (
-            facts.is_older and bool(facts.feed.options.get("delete_only_output_handle_key_columns"))
+            facts.is_untold
+            and bool(facts.feed.options.get("delete_only_output_handle_key_columns"))
         ),
     ),
     (r"RECOVER TABLE brings back rows", lambda facts: facts.happened("recover")),
+    (r"FLASHBACK TABLE brings back rows", lambda facts: facts.happened("flashback_table")),
     (r"EXCHANGE PARTITION swaps rows", lambda facts: facts.happened("exchange")),
     (r"FLASHBACK CLUSTER brings back rows", lambda facts: facts.happened("flashback")),
     (

@@ -17,6 +17,8 @@ from tidegate.lake.job.step import choosing
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 SEEDS = range(40)
+MARKED = {"table_made_and_renamed_late_while_another_took_its_name"}
+"""The saved cases in which a table must be marked: what happened cannot be made good."""
 
 
 def test_tables_equal_the_upstream_at_every_instant_whatever_the_cut():
@@ -31,7 +33,7 @@ def test_a_saved_case_holds(path):
     case = Case.from_json(path.read_text(encoding="utf-8"))
     verdict = check(case)
     assert not verdict.problems, described(case)
-    assert not verdict.unexcused
+    assert bool(verdict.unexcused) == (path.stem in MARKED)
 
 
 def test_a_seed_always_gives_the_same_case_and_a_case_survives_as_json():
@@ -51,6 +53,7 @@ def test_the_sample_has_every_protocol_and_kind_of_statement():
         *("create", "drop", "recover", "truncate", "rename", "rename_many", "drop_database"),
         *("add_column", "drop_column", "rename_column", "modify_column", "add_key", "drop_key"),
         *("truncate_partition", "drop_partition", "exchange", "create_like", "view", "flashback"),
+        "flashback_table",
         *("txn", "mark", "restart", "start", "partitions"),
     }
 

@@ -222,7 +222,8 @@ def test_flashback_database_stops_the_tables_that_its_drop_took_along():
         "unmirrored d.u",
         "unmirrored d.w",
     ]
-    assert again.run("FLASHBACK DATABASE d", "d") == []
+    # Nothing else is left of the DROP than what has come back.
+    assert told(again.run("FLASHBACK DATABASE d", "d")) == ["unmirrored d.t", "unmirrored d.u"]
 
 
 def test_flashback_database_stops_tables_under_the_new_name():
@@ -247,6 +248,34 @@ def test_the_tables_of_few_dropped_databases_are_remembered(monkeypatch):
     assert told(book.run("FLASHBACK DATABASE a", "a")) == []
     assert told(book.run("FLASHBACK DATABASE b", "b")) == ["unmirrored b.t"]
     assert told(book.run("FLASHBACK DATABASE c", "c")) == ["unmirrored c.t"]
+
+
+@pytest.mark.parametrize(
+    ("gone", "back", "name"),
+    [
+        ("DROP TABLE d.t", "RECOVER TABLE `D`.`T`", "d.t"),
+        ("DROP TABLE d.t", "FLASHBACK TABLE d.t TO u", "d.u"),
+        ("TRUNCATE TABLE d.t", "FLASHBACK TABLE d.t TO u", "d.u"),
+        ("DROP DATABASE d", "FLASHBACK DATABASE d TO n", "n.t"),
+    ],
+)
+def test_a_table_that_comes_back_has_the_columns_that_it_had(gone, back, name):
+    book = book_of("d.t")
+    book.run(gone, "d")
+    again = saved(book)
+    assert told(again.run(back, "d")) == [f"unmirrored {name}"]
+    (effect,) = again.run(f"CREATE TABLE x.y LIKE {name}", "x")
+    assert effect.kind is ChangeKind.CREATED
+    assert effect.change.after.column_names == ("id", "v")
+
+
+def test_only_so_many_schemas_of_dropped_tables_are_remembered(monkeypatch):
+    monkeypatch.setattr(tables_module, "MAX_DROPPED_SCHEMAS", 2)
+    book = book_of("d.a", "d.b", "d.c")
+    for table in "abca":
+        book.run(f"CREATE TABLE {table} {T}", "d")
+        book.run(f"DROP TABLE {table}", "d")
+    assert [schema.table for schema in book.dropped()] == ["c", "a"]
 
 
 def test_recover_by_job_stops_the_table_that_the_feed_names():

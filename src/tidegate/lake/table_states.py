@@ -1,7 +1,8 @@
 """What a mirror knows of its tables, written down in parts: a step records only what it changed.
 
-A part is one table, one schema of the book, or one of the cache. All parts are written down now and
-then, when the changes since have become as long as they; reading begins at the last such record.
+A part is one table, one schema of the book, there or dropped, or one of the cache. All parts are
+written down now and then, when the changes since have become as long as they; reading begins at the
+last such record.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ WHOLE = '{"whole":true'
 
 Key = tuple[str | int, ...]
 _TABLE, _BOOK, _CACHE, _DATABASES = "table", "book", "cache", "databases"
+_DROPPED = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,11 @@ class KnownTables:
         for key, part in parts.items():
             by_kind.setdefault(key[0], []).append(part)
         tables = [_table(part) for part in by_kind.get(_TABLE, ())]
-        book = {"tables": by_kind.get(_BOOK, []), **by_kind[_DATABASES][0]}
+        book = {
+            "tables": by_kind.get(_BOOK, []),
+            "droppedTables": by_kind.get(_DROPPED, []),
+            **by_kind[_DATABASES][0],
+        }
         cache = SchemaCache()
         for since, schema in by_kind.get(_CACHE, ()):
             cache.add_schema(TableSchema.from_json(schema), since)
@@ -58,6 +64,10 @@ class KnownTables:
             **{
                 (_BOOK, schema.database.lower(), schema.table.lower()): (schema,)
                 for schema in self.book
+            },
+            **{
+                (_DROPPED, schema.database.lower(), schema.table.lower()): (schema,)
+                for schema in self.book.dropped()
             },
             **{(_CACHE, *key): entry for key, entry in self.cache.entries().items()},
             (_DATABASES,): (json.dumps(self.book.databases()),),
@@ -115,7 +125,7 @@ def _object(key: Key, part: tuple[Any, ...]) -> Any:
     """A part as JSON has it."""
     if key[0] == _TABLE:
         return [each.to_object() if isinstance(each, TableSchema) else each for each in part]
-    if key[0] == _BOOK:
+    if key[0] in (_BOOK, _DROPPED):
         return part[0].to_object()
     if key[0] == _CACHE:
         since, schema = part

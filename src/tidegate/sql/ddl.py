@@ -72,6 +72,7 @@ class TableChange:
     - `database`: the database it names, or the one that was given; `new_database` is the name under
       which FLASHBACK DATABASE brings it back.
     - `reach`: whether it is about these tables, or about all of a database or of the cluster.
+    - `recovered`: the name that a table had when it was dropped, which the statement brings back.
     - `after`: the schema that the table then has; also where only indexes or nothing changed.
     - `columns`: the columns that changed; a column keeps its identity through a rename.
     - `removed`: for PRUNED, the rows that are gone, as a condition of Spark's SQL.
@@ -89,6 +90,7 @@ class TableChange:
     lacks_database: tuple[bool, ...] = ()
     new_database: str | None = None
     reach: Reach = Reach.TABLES
+    recovered: TableName | None = None
     after: TableSchema | None = None
     columns: tuple[ColumnChange, ...] = ()
     removed: str | None = None
@@ -388,6 +390,7 @@ class _Reading:
         new = statement.table_name() if statement.take("TO") else old
         new = TableName(new.database or old.database, new.table)
         change = self._unmirrored(f"{what.lower()} {new}", _ROWS_COME_BACK.format(what), new)
+        change = replace(change, recovered=old)
         if self._before is None:
             return change
         after = replace(self._before, database=new.database or "", table=new.table, version=None)

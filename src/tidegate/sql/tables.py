@@ -22,6 +22,8 @@ from tidegate.sql.statement import TableName
 DEFAULT_CHARSET = Charset("utf8mb4", "utf8mb4_bin")
 MAX_DROPPED = 10_000
 """How many tables of dropped databases are remembered."""
+MAX_DROPPED_SCHEMAS = 1_000
+"""How many schemas of dropped tables are remembered."""
 
 Folded = tuple[str, str]
 _Each = TypeVar("_Each")
@@ -112,6 +114,7 @@ class TableBook:
         self._heard_of: set[str] = set()
         self._created: set[str] = set()
         self._dropped: dict[str, list[str]] = {}
+        self._dropped_schemas: dict[Folded, TableSchema] = {}
         for schema in schemas:
             self.put(schema)
 
@@ -138,6 +141,7 @@ class TableBook:
         other._heard_of = set(self._heard_of)
         other._created = set(self._created)
         other._dropped = {name: list(tables) for name, tables in self._dropped.items()}
+        other._dropped_schemas = dict(self._dropped_schemas)
         return other
 
     # --- statements -------------------------------------------------------------------------------
@@ -225,8 +229,11 @@ class TableBook:
             names = list(statement.names())[:1]
         for name in names:
             before = self.get(*name)
-            spelled = name if before is None else Name(before.database, before.table)
-            yield Effect(kind, spelled, change, before)
+            recovered = self._recovered(change, name) if before is None else None
+            known = before or recovered
+            spelled = name if known is None else Name(known.database, known.table)
+            one = change if recovered is None else replace(change, after=recovered)
+            yield Effect(kind, spelled, one, before)
 
     def _transition(
         self, before: TableSchema | None, statement: _Statement, lookup: Lookup
@@ -260,6 +267,21 @@ class TableBook:
         tables = [name.table for name in self._known(statement, old.lower())]
         tables += self._dropped.get(old.lower(), ())
         return list({table.lower(): Name(new, table) for table in reversed(tables)}.values())[::-1]
+
+    def _recovered(self, change: TableChange, name: Name) -> TableSchema | None:
+        """The schema of a table that a statement brings back: the one from before its DROP.
+
+        Later statements may go by it: CREATE TABLE LIKE, for example.
+        """
+        old = None if change.recovered is None else _name(change.recovered)
+        if change.reach is Reach.DATABASE:
+            old = Name(change.database or "", name.table)
+        schema = None if old is None else self._dropped_schemas.get(old.folded)
+        if schema is None or old is None:
+            return None
+        if old.folded == name.folded:  # as it was created, whatever the statement spells
+            name = Name(schema.database, schema.table)
+        return replace(schema, database=name.database, table=name.table, version=None)
 
     # --- renames ----------------------------------------------------------------------------------
 
@@ -385,6 +407,8 @@ class TableBook:
 
     def _take(self, effect: Effect) -> None:
         after = effect.change.after
+        if effect.kind in (ChangeKind.DROPPED, ChangeKind.TRUNCATED) and effect.before is not None:
+            self._remember_schema(effect.name, effect.before)
         if effect.kind is ChangeKind.DROPPED:
             self.remove(effect.name)
         elif effect.kind is ChangeKind.RENAMED:
@@ -419,6 +443,13 @@ class TableBook:
         if change.charset is not None:
             self._charsets[name] = change.charset
 
+    def _remember_schema(self, name: Name, schema: TableSchema) -> None:
+        """Notes what RECOVER TABLE and FLASHBACK bring back; TRUNCATE drops a table as well."""
+        self._dropped_schemas.pop(name.folded, None)
+        self._dropped_schemas[name.folded] = schema
+        if len(self._dropped_schemas) > MAX_DROPPED_SCHEMAS:
+            del self._dropped_schemas[next(iter(self._dropped_schemas))]
+
     def _remember_dropped(self, database: str, tables: list[str]) -> None:
         self._dropped.pop(database, None)
         self._dropped[database] = tables[:MAX_DROPPED]
@@ -429,7 +460,15 @@ class TableBook:
 
     def to_object(self) -> dict[str, Any]:
         """What `from_object` reads."""
-        return {"tables": [schema.to_object() for schema in self], **self.databases()}
+        return {
+            "tables": [schema.to_object() for schema in self],
+            "droppedTables": [schema.to_object() for schema in self.dropped()],
+            **self.databases(),
+        }
+
+    def dropped(self) -> Iterator[TableSchema]:
+        """The schemas of tables that were dropped, and may come back."""
+        return iter(self._dropped_schemas.values())
 
     def databases(self) -> dict[str, Any]:
         """The same without tables: what is known of databases."""
@@ -450,6 +489,8 @@ class TableBook:
         book._dropped = {
             name: list(tables) for name, tables in members.get("droppedDatabases", {}).items()
         }
+        for schema in map(TableSchema.from_json, members.get("droppedTables", ())):
+            book._remember_schema(Name(schema.database, schema.table), schema)
         return book
 
 

@@ -110,16 +110,17 @@ def follow(
 class Judgement:
     """What is to be done about late changes, given one table and one statement at a time.
 
-    `done` is what statements did that were applied since the first of them. Tables that cannot be
-    repaired are stopped in `tables`.
+    `history` is what statements did since the first of them, in their order, including those that
+    are `late` themselves. Tables that cannot be repaired are stopped in `tables`.
     """
 
     tables: Tables
     book: TableBook
     routes: Routes
-    done: Sequence[Done]
+    history: Sequence[Done]
     kept_since: int
     applied_ts: int
+    late: frozenset[DdlId] = frozenset()
     since: dict[Name, int] = field(default_factory=dict)
     """The tables to repair, with the commit_ts of their first late rows."""
     stopped: list[Name] = field(default_factory=list)
@@ -127,6 +128,11 @@ class Judgement:
     """The late statements that can be carried out now: what they create does not exist yet, what
     they drop is what they found."""
     _made: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def done(self) -> list[Done]:
+        """What was applied in time."""
+        return [each for each in self.history if each.statement not in self.late]
 
     def statement(self, told: DdlId) -> None:
         """A late statement: the tables that it touched are stopped, if they are still there.
@@ -158,19 +164,36 @@ class Judgement:
             self._made.add(effect.new_name.folded)
 
     def _touched(self, told: DdlId, effect: Effect, later: Sequence[Done]) -> None:
-        made = effect.change.after if effect.kind is ChangeKind.CREATED else None
+        if effect.kind is ChangeKind.CREATED and self._makes(told, effect, later):
+            return
+        # The table may have got another name since by a statement that is late as well.
+        after, history = effect.change.after, self._history_after(told)
+        made = {(effect.new_name or effect.name).folded: after if effect.kind in _ORIGINS else None}
         for name in filter(None, (effect.name, effect.new_name)):
-            for found in follow(name, [told.commit_ts], later, _GONE):
-                is_there = found.name.folded in self.tables
-                if made is not None and not (is_there or found.changed):
-                    self.created.append(told)
-                    self._made.add(found.name.folded)
-                else:
-                    reason = STATEMENT.format(query=_shown(told.query))
-                    self.stop(found.name, reason, told.commit_ts, made)
-                    self._tell_origin(found.name, effect)
+            for found in follow(name, [told.commit_ts], history, _GONE):
+                reason = STATEMENT.format(query=_shown(told.query))
+                self.stop(found.name, reason, told.commit_ts, made.get(name.folded))
+                self._tell_origin(found.name, effect)
         if effect.kind in _LEFT and _is_last(effect, later):
             self._leave(effect.name)
+
+    def _makes(self, told: DdlId, effect: Effect, later: Sequence[Done]) -> bool:
+        """Whether a late CREATE TABLE can be carried out now, or made a table that is gone."""
+        for found in follow(effect.name, [told.commit_ts], later, _GONE):
+            if effect.change.after is None or found.changed or found.name.folded in self.tables:
+                return False
+            self.created.append(told)
+            self._made.add(found.name.folded)
+        return True
+
+    def _history_after(self, told: DdlId) -> Sequence[Done]:
+        """What statements did after a late one, which need not be among them itself."""
+        places = [
+            place
+            for place, each in enumerate(self.history, 1)
+            if each.statement == told or each.statement.commit_ts < told.commit_ts
+        ]
+        return self.history[max(places, default=0) :]
 
     def _tell_origin(self, name: Name, effect: Effect) -> None:
         """Notes that the feed does say where a table is from."""

@@ -188,19 +188,21 @@ class LateRepair:
             others = log.statements_since(min(firsts))
             others = others.filter(pc.less_equal(others["commit_ts"], state.applied_ts))
             done = [ddl_id(row) for row in in_order(others, by_arrival=by_text).to_pylist()]
+        keys = {each.key(by_text=by_text) for each in done}
+        # Of one that is among them, another partition's copy could be read in time.
+        late_ids = [each for each in late_ids if each.key(by_text=by_text) not in keys]
+        statements = sorted([*done, *late_ids], key=lambda each: each.commit_ts)
         judged = Judgement(
             state.tables,
             state.book,
             session.settings.routes,
-            effects_of(done, state.book, times),
+            effects_of(statements, state.book, times),
             session.lake.snapshots.kept_since(),
             state.applied_ts,
+            frozenset(late_ids),
         )
-        keys = {each.key(by_text=by_text) for each in done}
         for each in late_ids:
-            # If it is among them, another partition's copy could be read in time.
-            if each.key(by_text=by_text) not in keys:
-                judged.statement(each)
+            judged.statement(each)
         for name, of_table in times.items():
             judged.rows(name, of_table)
         return judged
