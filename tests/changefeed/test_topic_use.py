@@ -1,10 +1,12 @@
 """Topics in use: what statements retire, what comes back, and what is always there."""
 
+from random import Random
+
 import pytest
 
 from tests.support.changes import ddl
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
-from tidegate.changefeed.receive.topic_use import FeedTopics, TopicUse, topic_use
+from tidegate.changefeed.receive.topic_use import FeedTopics, TopicSurvey, TopicUse
 from tidegate.changefeed.send.dispatch import Dispatcher
 from tidegate.sql.tables import Name, TableBook
 
@@ -33,8 +35,16 @@ def book(*tables, key="PRIMARY KEY"):
     return found
 
 
-def after(*statements, topics=BY_TABLE, tables=("a", "b"), before=None, **more):
-    return topic_use(before or TopicUse(), topics, statements, book(*tables), **more)
+def survey(topics, known, others=()):
+    fresh = TopicSurvey(topics)
+    fresh.learn(known, others)
+    return fresh
+
+
+def after(*statements, topics=BY_TABLE, tables=("a", "b"), before=None, known=(), there=()):
+    tables = book(*tables)
+    asked = survey(topics, tables, known)
+    return asked.use(before or TopicUse(), statements, tables, there=lambda: there)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,8 @@ def test_the_default_topic_never_retires():
 )
 def test_a_retired_topic_comes_back_with_a_table(query):
     before = after(statement("DROP TABLE a"))
-    again = topic_use(before, BY_TABLE, [statement(query)], book("b"))
+    tables = book("b")
+    again = survey(BY_TABLE, tables).use(before, [statement(query)], tables)
     assert "d_a" not in again.retired
     assert "d_a" in again.awaited
 
@@ -125,7 +136,7 @@ def test_a_name_is_spelled_as_beside_the_statement():
 
 def test_the_book_is_left_as_it_was():
     known = book("a")
-    topic_use(TopicUse(), BY_TABLE, [statement("DROP TABLE a")], known)
+    survey(BY_TABLE, known).use(TopicUse(), [statement("DROP TABLE a")], known)
     assert known.get("d", "a") is not None
 
 
@@ -165,3 +176,41 @@ def test_without_rules_the_topic_of_statements_about_databases_never_retires():
     create = statement("CREATE DATABASE e", "", "one", "e")
     drop = statement("DROP TABLE a", "a", "one")
     assert after(create, drop, topics=UNKNOWN).retired == set()
+
+
+# --- a survey that is kept ------------------------------------------------------------------------
+
+QUERIES = [
+    "CREATE TABLE {} (id INT PRIMARY KEY)",
+    "CREATE TABLE {} (id INT)",
+    "DROP TABLE {}",
+    "RENAME TABLE {} TO {}",
+    "ALTER TABLE {} ADD PRIMARY KEY (id)",
+    "ALTER TABLE {} DROP PRIMARY KEY",
+    "TRUNCATE TABLE {}",
+    "DROP DATABASE d",
+    "RECOVER TABLE {}",
+]
+
+
+@pytest.mark.parametrize("topics", [BY_TABLE, BY_DATABASE, UNKNOWN], ids=["table", "db", "unknown"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_survey_that_is_kept_says_what_a_new_one_says(topics, seed):
+    """Statements wait for a while before they are applied, and tables appear by their rows."""
+    random = Random(seed)
+    tables, kept, use, waiting = book("a", "b"), TopicSurvey(topics), TopicUse(), []
+    for _ in range(60):
+        table, other = (Name("d", random.choice("abcdef")) for _ in range(2))
+        query = random.choice(QUERIES).format(table.table, other.table)
+        waiting.append(statement(query, table.table, f"d_{table.table}"))
+        seen = [Name("d", "seen")] if random.random() < 0.2 else []
+        known = [Name("d", "stopped")] if random.random() < 0.5 else []
+        there = lambda: ["d_a", "d_x", "e_a"]  # noqa: E731
+        kept.learn(tables, known)
+        of_new = survey(topics, tables, known).use(use, waiting, tables, seen, there)
+        use = kept.use(use, waiting, tables, seen, there)
+        assert use == of_new
+        if random.random() < 0.4:
+            for row in waiting:
+                tables.run(row["ddl"]["query"], row["database"], row["table"])
+            waiting.clear()

@@ -10,7 +10,7 @@ import pytest
 from tidegate.cli.app import commands
 from tidegate.cli.lakes import check_instant
 from tidegate.cli.mirror import line, summarise, tell
-from tidegate.lake.apply.planner import Status, Table
+from tidegate.lake.apply.plan.tables import Status, Table
 from tidegate.lake.formats.base import LakePlace
 from tidegate.lake.job.run import Progress
 from tidegate.lake.record import MirrorState, doubts_of

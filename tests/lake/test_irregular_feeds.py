@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.lake import contents, new_lake
 from tidegate.lake.apply import executor
-from tidegate.lake.apply.planner import State
+from tidegate.lake.apply.plan.tables import State
 from tidegate.lake.job.mirror import Mirror
 from tidegate.wire import decode_batch
 from tidegate.wire.batch.key_updates import mark_moves

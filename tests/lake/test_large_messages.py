@@ -18,14 +18,10 @@ from tests.support import corpus, mariadb
 from tests.support.decoding import offsets
 from tests.support.lake import contents, expected, fill, in_chunks, new_lake
 from tidegate.lake import MirrorRun, MirrorSettings
-from tidegate.lake.apply.planner import (
-    CLAIM_CHECK_NEEDED,
-    UPSTREAM_NEEDED,
-    Planner,
-    Rows,
-    Statement,
-    Status,
-)
+from tidegate.lake.apply.plan.row_planning import CLAIM_CHECK_NEEDED, UPSTREAM_NEEDED
+from tidegate.lake.apply.plan.steps import Rows, Statement
+from tidegate.lake.apply.plan.tables import Status
+from tidegate.lake.apply.planner import Planner
 from tidegate.lake.changelog.changelog import Group
 from tidegate.lake.formats.base import Position
 from tidegate.lake.job.mirror import Mirror

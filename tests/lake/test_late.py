@@ -16,7 +16,8 @@ import pytest
 from tests.support.lake import contents, fill, new_lake
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
 from tidegate.changefeed.send.changefeed import Changefeed
-from tidegate.lake.apply.planner import LACKED, NOT_FROM_START, Table
+from tidegate.lake.apply.plan.row_planning import NOT_FROM_START
+from tidegate.lake.apply.plan.tables import LACKED, Table
 from tidegate.lake.apply.repair.judging import (
     CHANGED,
     FORGOTTEN,

@@ -9,22 +9,20 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.lake.apply.planner import (
-    NOT_FROM_START,
+from tidegate.lake.apply.plan.row_planning import NOT_FROM_START
+from tidegate.lake.apply.plan.steps import (
     Create,
     Delete,
     Drop,
     Evolve,
     PastEffect,
     PastKind,
-    Planner,
     Rename,
     Rows,
-    State,
     Statement,
-    Status,
-    first_schema_change,
 )
+from tidegate.lake.apply.plan.tables import State, Status
+from tidegate.lake.apply.planner import Planner, first_schema_change
 from tidegate.lake.apply.policy import Policy
 from tidegate.lake.apply.rows import Layout
 from tidegate.lake.changelog.changelog import Group

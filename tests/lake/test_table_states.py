@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import replace
 
-from tidegate.lake.apply.planner import Table
+from tidegate.lake.apply.plan.tables import Table
 from tidegate.lake.table_states import WHOLE, KnownTables, TableRecords
 from tidegate.model import Column, TableSchema
 from tidegate.sql.tables import Name

@@ -19,7 +19,7 @@ from tests.model_check.memory_lake import MemoryLake, MemoryTable, contents
 from tests.model_check.sender import Cut, Delivery, Message, Sent, Source, deliveries
 from tests.support.table_model import Name, Row, Table, TableModel
 from tidegate.changefeed.receive.topic_use import FeedTopics
-from tidegate.lake.apply.planner import State
+from tidegate.lake.apply.plan.tables import State
 from tidegate.lake.job.mirror import Mirror, MirrorSettings
 from tidegate.model.schema import Column
 from tidegate.spark.types import arrow_type, from_text_array

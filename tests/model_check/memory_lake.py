@@ -23,7 +23,7 @@ from tidegate.changefeed.receive.release import fingerprint
 from tidegate.lake.apply.executor import FAILED, MAYBE_RESENT
 from tidegate.lake.apply.keyless import LOWEST, MESSAGES, NET, CountedRows, Runs, UnknownOldRow
 from tidegate.lake.apply.last_changes import LATE, LatestRows
-from tidegate.lake.apply.planner import Create, Delete, Drop, Evolve, Rename, Rows, Step
+from tidegate.lake.apply.plan.steps import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.apply.repair.late_log import LateEvents
 from tidegate.lake.apply.rows import Copies, RowReader
 from tidegate.lake.changelog.changelog import (

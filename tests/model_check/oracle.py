@@ -27,7 +27,7 @@ from tests.model_check.memory_lake import (
 from tests.model_check.reasons import Facts, wrong_reasons
 from tests.model_check.sender import Cut, Delivery, Feed, Sender, Sent, decoded, deliveries
 from tidegate.changefeed.receive.schema_cache import SchemaKey
-from tidegate.lake.apply.planner import State, Status, Table
+from tidegate.lake.apply.plan.tables import State, Status, Table
 from tidegate.lake.apply.repair.judging import STATEMENT
 from tidegate.lake.job.mirror import Mirror
 

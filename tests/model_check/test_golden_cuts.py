@@ -20,7 +20,8 @@ from tests.model_check.golden_feeds import ScenarioModel, golden_feed
 from tests.model_check.sender import Cut
 from tests.support import corpus, truth
 from tidegate.lake.apply.executor import MAYBE_RESENT
-from tidegate.lake.apply.planner import UPSTREAM_NEEDED, State
+from tidegate.lake.apply.plan.row_planning import UPSTREAM_NEEDED
+from tidegate.lake.apply.plan.tables import State
 from tidegate.sql.ddl import ChangeKind
 from tidegate.sql.tables import TableBook
 

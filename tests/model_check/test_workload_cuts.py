@@ -14,7 +14,7 @@ import pytest
 
 from tests.model_check.cut_feeds import KINDS, Mark, Run, random_cut
 from tests.model_check.workload_feeds import WorkloadSender, random_settings, tied_tables
-from tidegate.lake.apply.planner import State
+from tidegate.lake.apply.plan.tables import State
 
 SEEDS = range(100 if os.environ.get("TIDEGATE_ALL") else 8)
 NAMES = ("bank", "orders", "sysbench")

@@ -24,7 +24,7 @@ from tidegate.model import LakeError, SparkError
 from tidegate.model.tso import LAST_LOGICAL, physical_ms, tso_from_datetime, tso_to_datetime
 
 if TYPE_CHECKING:
-    from tidegate.lake.apply.planner import Table
+    from tidegate.lake.apply.plan.tables import Table
     from tidegate.lake.job.settings import LakeSettings
     from tidegate.lake.lake import Lake
     from tidegate.lake.record import MirrorState

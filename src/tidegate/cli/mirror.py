@@ -168,7 +168,7 @@ def _stopping() -> Iterator[_Stop]:
 
 def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
     """How the lake stands after a run, for programs; `fine` is what the exit code says."""
-    from tidegate.lake.apply.planner import State
+    from tidegate.lake.apply.plan.tables import State
     from tidegate.lake.quarantine import Quarantine
     from tidegate.lake.record import MirrorState
 

@@ -46,7 +46,7 @@ def status(*, rows: bool, output: str, **options: Any) -> bool:
 
 def look(lake: Lake, *, count_rows: bool = False) -> dict[str, Any]:
     """How the lake stands, for programs; without any reading of tables unless rows are counted."""
-    from tidegate.lake.apply.planner import State
+    from tidegate.lake.apply.plan.tables import State
     from tidegate.lake.quarantine import Quarantine
     from tidegate.lake.record import MirrorState
 

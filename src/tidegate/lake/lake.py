@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidegate.lake.apply.executor import Applier
-from tidegate.lake.apply.planner import Step
+from tidegate.lake.apply.plan.steps import Step
 from tidegate.lake.apply.repair.applier import RepairApplier
 from tidegate.lake.apply.repair.late_log import LateEvents, LateLog
 from tidegate.lake.changelog.changelog import Changelog

@@ -21,7 +21,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from tidegate.changefeed.receive.gate import Gate
 from tidegate.changefeed.receive.schema_cache import SchemaCache
-from tidegate.lake.apply.planner import PastEffect, PastKind, State, Table, Tables
+from tidegate.lake.apply.plan.steps import PastEffect, PastKind
+from tidegate.lake.apply.plan.tables import State, Table, Tables
 from tidegate.lake.apply.policy import Policy
 from tidegate.lake.changelog.changelog import Offsets
 from tidegate.lake.formats.base import TableFormat

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.changefeed.receive.schema_cache import SchemaCache
-from tidegate.lake.apply.planner import Status, Table, Tables
+from tidegate.lake.apply.plan.tables import Status, Table, Tables
 from tidegate.model import TableSchema
 from tidegate.sql.tables import Name, TableBook
 

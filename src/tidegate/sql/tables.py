@@ -7,7 +7,8 @@ carried on from statement to statement. Names are compared as TiDB does, without
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,6 +45,60 @@ class Name(NamedTuple):
         return f"{self.database}.{self.table}"
 
 
+class TableNames(Collection[Name]):
+    """Names of tables, each once whatever its case, and the databases that they are in."""
+
+    def __init__(self, names: Iterable[Name] = ()) -> None:
+        self._names: dict[Folded, Name] = {}
+        self._counts: Counter[str] = Counter()
+        for name in names:
+            self.add(name)
+
+    def __iter__(self) -> Iterator[Name]:
+        return iter(self._names.values())
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, Name) and name.folded in self._names
+
+    def get(self, folded: Folded) -> Name | None:
+        """The name as it was spelled last."""
+        return self._names.get(folded)
+
+    def add(self, name: Name) -> None:
+        """Adds a name, or spells it in another way."""
+        folded = name.folded
+        if folded not in self._names:
+            self._counts[folded[0]] += 1
+        self._names[folded] = name
+
+    def discard(self, folded: Folded) -> Name | None:
+        """Takes a name away, if it is there, and gives it."""
+        name = self._names.pop(folded, None)
+        if name is not None:
+            self._counts[folded[0]] -= 1
+        return name
+
+    def copy(self) -> TableNames:
+        """The same names."""
+        other = TableNames()
+        other._names, other._counts = dict(self._names), self._counts.copy()
+        return other
+
+    def databases(self) -> set[str]:
+        """The databases of the tables, in lower case."""
+        return {name for name, count in self._counts.items() if count}
+
+
+def _databases_of(names: Collection[Name]) -> set[str]:
+    """The databases of tables, in lower case."""
+    if isinstance(names, TableNames):
+        return names.databases()
+    return {name.database.lower() for name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a statement does to one table.
@@ -66,7 +121,7 @@ class _Statement:
     query: str
     database: str
     table: str | None
-    others: tuple[Name, ...]
+    others: Collection[Name]
     before: TableSchema | None
     after: TableSchema | None
     commit_ts: int | None = None
@@ -79,7 +134,7 @@ class _Statement:
         query: str,
         database: str,
         table: str | None,
-        others: Iterable[Name],
+        others: Collection[Name],
         schemas: str | None,
         commit_ts: int | None = None,
         zone: str = "UTC",
@@ -90,8 +145,7 @@ class _Statement:
             TableSchema.from_json(document[member]) if document.get(member) else None
             for member in ("preTableSchema", "tableSchema")
         )
-        names = tuple(others)
-        return cls(query, database, table, names, before, after, commit_ts, zone, may_come_from)
+        return cls(query, database, table, others, before, after, commit_ts, zone, may_come_from)
 
     def names(self) -> Iterator[Name]:
         """The tables that the feed names beside the statement."""
@@ -115,6 +169,7 @@ class TableBook:
         self._created: set[str] = set()
         self._dropped: dict[str, list[str]] = {}
         self._dropped_schemas: dict[Folded, TableSchema] = {}
+        self._changed: set[Folded] = set()
         for schema in schemas:
             self.put(schema)
 
@@ -127,20 +182,29 @@ class TableBook:
 
     def put(self, schema: TableSchema) -> None:
         """Says what a table is, from another source than a statement."""
-        self._schemas[schema.database.lower(), schema.table.lower()] = schema
-        self._heard_of.add(schema.database.lower())
+        folded = schema.database.lower(), schema.table.lower()
+        self._schemas[folded] = schema
+        self._heard_of.add(folded[0])
+        self._changed.add(folded)
 
     def remove(self, name: Name) -> None:
         """Forgets a table."""
         self._schemas.pop(name.folded, None)
+        self._changed.add(name.folded)
+
+    def take_changes(self) -> set[Folded]:
+        """The tables that were put or removed since this was last asked, or the book was copied."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def copy(self) -> TableBook:
         """Another one that says the same."""
-        other = TableBook(self)
+        other = TableBook()
+        other._schemas = dict(self._schemas)
         other._charsets = dict(self._charsets)
         other._heard_of = set(self._heard_of)
         other._created = set(self._created)
-        other._dropped = {name: list(tables) for name, tables in self._dropped.items()}
+        other._dropped = dict(self._dropped)  # the lists in it are replaced, never changed
         other._dropped_schemas = dict(self._dropped_schemas)
         return other
 
@@ -151,7 +215,7 @@ class TableBook:
         query: str,
         database: str,
         table: str | None = None,
-        others: Iterable[Name] = (),
+        others: Collection[Name] = (),
         *,
         schemas: str | None = None,
         commit_ts: int | None = None,
@@ -184,7 +248,7 @@ class TableBook:
         query: str,
         database: str,
         table: str | None = None,
-        others: Iterable[Name] = (),
+        others: Collection[Name] = (),
         *,
         schemas: str | None = None,
     ) -> set[Name]:
@@ -342,13 +406,14 @@ class TableBook:
         if not known:
             return []
         is_sure = len(known) == 1 and (
-            tells_database or self._knows_history((target, *statement.others))
+            tells_database
+            or self._knows_history({target.folded[0], *_databases_of(statement.others)})
         )
         return known if is_sure else [*known, target]
 
-    def _knows_history(self, names: Iterable[Name]) -> bool:
-        """Whether the databases heard of, and those of these tables, were created by the feed."""
-        return self._heard_of.union(name.folded[0] for name in names) <= self._created
+    def _knows_history(self, databases: Iterable[str]) -> bool:
+        """Whether the databases heard of, and these in lower case, were created by the feed."""
+        return self._heard_of.union(databases) <= self._created
 
     def _unclear(
         self, change: TableChange, old: TableName, target: Name, names: Iterable[Name]
@@ -395,7 +460,7 @@ class TableBook:
             return list(statements)
         renames = {place: pair for place, pair in enumerate(pairs) if pair is not None}
         known = {*self._schemas, *(name.folded for name in others)}
-        targets = [Name(*pair.new) for pair in renames.values()]
+        targets = {pair.new[0] for pair in renames.values()}
         topic = {place: topic_of(statements[place]) for place in places}
         order = _rename_order(renames, topic, known, knows_all=self._knows_history(targets))
         arranged = list(statements)
@@ -425,7 +490,7 @@ class TableBook:
         """Notes the databases that a statement tells of."""
         databases = {change.database, change.new_database, statement.database}
         databases.update(named.database for named in (*change.tables, *change.new_names))
-        databases.update(name.database for name in statement.others)
+        databases |= _databases_of(statement.others)
         self._heard_of.update(name.lower() for name in databases if name)
 
     def _note_database(self, change: TableChange, effects: Sequence[Effect]) -> None:

@@ -189,6 +189,11 @@ class Gate:
         """The partitions that have sent rows or watermarks."""
         return frozenset(source for source, state in self._partitions.items() if state.spoke)
 
+    def has_spoken(self, source: Source | tuple[str, int]) -> bool:
+        """Whether a partition has sent rows or watermarks."""
+        state = self._partitions.get(Source(*source))
+        return state is not None and state.spoke
+
     @property
     def behind(self) -> tuple[Source, ...]:
         """The partitions of which changes at or below `applied_ts` may be late."""

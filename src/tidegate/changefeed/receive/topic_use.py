@@ -8,14 +8,15 @@ No I/O; the result lives in the gate.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
+from tidegate.model import TableSchema
 from tidegate.sql.ddl import ChangeKind
 from tidegate.sql.ddl_names import ddl_id, plain_change
-from tidegate.sql.tables import Effect, Name, TableBook
+from tidegate.sql.tables import Effect, Name, TableBook, TableNames
 
 Folded = tuple[str, str]
 
@@ -94,53 +95,142 @@ class TopicUse:
         )
 
 
-def topic_use(
-    before: TopicUse,
-    topics: FeedTopics,
-    statements: Iterable[Mapping[str, Any]],
-    book: TableBook,
-    known: Iterable[Name] = (),
-    there: Collection[str] = (),
-) -> TopicUse:
-    """The topics in use once these statements have run, in their order, over a copy of the book.
+class _TableTopic(NamedTuple):
+    """A table that was applied, with what its name and schema say of its topic."""
 
-    `statements` are DDL rows of a change batch, `known` tables that exist though the book may not
-    have their schemas, `there` the topics that have sent something.
+    name: Name
+    schema: TableSchema | None
+    topic: str | None
+    sends_rows: bool
+
+
+class TopicSurvey:
+    """Says which topics are in use once some statements have run.
+
+    It keeps the topics of the tables that were applied, so that what a judgement costs depends on
+    the statements that were not, and not on the number of tables.
     """
-    if topics.is_one:
-        return before
-    survey = _Survey(before, topics, book, known, there)
-    for _, together in groupby(statements, lambda row: row["commit_ts"]):
-        survey.run(list(together))
-    return survey.use()
+
+    def __init__(self, topics: FeedTopics) -> None:
+        self.topics = topics
+        self.names = TableNames()
+        self.tables: dict[Folded, _TableTopic] = {}
+        self.by_topic: dict[str, set[Folded]] = {}
+        self.senders: dict[str, set[Folded]] = {}
+        """The tables that send rows, by topic."""
+        self.awaited: frozenset[str] = frozenset()
+        """The default topic, and those of tables that send rows."""
+        self.without_schema: dict[Folded, Name] = {}
+
+    def learn(self, book: TableBook, known: Iterable[Name]) -> None:
+        """Takes in the tables that were applied.
+
+        `known` are tables that exist though the book may not have their schemas.
+        """
+        schemas = {(schema.database.lower(), schema.table.lower()): schema for schema in book}
+        tables: dict[Folded, _TableTopic] = {}
+        for name in known:
+            if name.folded not in schemas:
+                before = self.tables.get(name.folded)
+                is_same = before is not None and before.schema is None and before.name == name
+                tables[name.folded] = before if before and is_same else self._table(name, None)
+        for folded, schema in schemas.items():
+            before = self.tables.get(folded)
+            if before is None or before.schema is not schema:
+                before = self._table(Name(schema.database, schema.table), schema)
+            tables[folded] = before
+        for folded, before in self.tables.items():
+            if tables.get(folded) is not before:
+                self._forget(folded, before)
+        for folded, table in tables.items():
+            if self.tables.get(folded) is not table:
+                self._remember(folded, table)
+        self.tables = tables
+        default = {topic for topic in (self.topics.default,) if topic is not None}
+        self.awaited = frozenset(default.union(self.senders))
+
+    def use(
+        self,
+        before: TopicUse,
+        statements: Iterable[Mapping[str, Any]],
+        book: TableBook,
+        seen: Iterable[Name] = (),
+        there: Callable[[], Collection[str]] = tuple,
+    ) -> TopicUse:
+        """The topics in use once these statements have run, in their order; the book is copied.
+
+        `statements` are DDL rows of a change batch, `seen` tables that have sent rows and were not
+        learned, `there` gives the topics that have sent something.
+        """
+        if self.topics.is_one:
+            return before
+        trial = _Trial(self, before, book, seen, there)
+        for _, together in groupby(statements, lambda row: row["commit_ts"]):
+            trial.run(list(together))
+        return trial.use()
+
+    def _table(self, name: Name, schema: TableSchema | None) -> _TableTopic:
+        topic_of = self.topics.topic_of
+        topic = None if topic_of is None else topic_of(*name)
+        return _TableTopic(name, schema, topic, schema is None or bool(schema.handle_key()))
+
+    def _remember(self, folded: Folded, table: _TableTopic) -> None:
+        self.names.add(table.name)
+        if table.schema is None:
+            self.without_schema[folded] = table.name
+        if table.topic is not None:
+            self.by_topic.setdefault(table.topic, set()).add(folded)
+        if table.topic and table.sends_rows:
+            self.senders.setdefault(table.topic, set()).add(folded)
+
+    def _forget(self, folded: Folded, table: _TableTopic) -> None:
+        self.names.discard(folded)
+        self.without_schema.pop(folded, None)
+        for by_topic in (self.by_topic, self.senders):
+            tables = by_topic.get(table.topic or "")
+            if tables is not None:
+                tables.discard(folded)
+                if not tables:
+                    del by_topic[table.topic or ""]
 
 
-class _Survey:
+class _Trial:
     """The tables that exist while statements run, and the topics that tables have left."""
 
     def __init__(
         self,
+        survey: TopicSurvey,
         before: TopicUse,
-        topics: FeedTopics,
         book: TableBook,
-        known: Iterable[Name],
-        there: Collection[str],
+        seen: Iterable[Name],
+        there: Callable[[], Collection[str]],
     ) -> None:
+        self._survey = survey
         self._before = before
-        self._topics = topics
+        self._topics = survey.topics
         self._there = there
         self._book = book.copy()
-        names = [*before.unseen, *known, *(Name(schema.database, schema.table) for schema in book)]
-        self._names = {name.folded: name for name in names}
+        self._names = survey.names.copy()
+        self._touched: set[Folded] = set()
+        """Tables that may be other than the survey has them."""
+        for name in before.unseen:
+            if name not in self._names:
+                self._add(name)
+        for name in seen:
+            if self._book.get(*name) is None:
+                self._add(name)
         self._homes = dict(before.homes)
         self._shared = set(before.shared)
         self._left: set[str] = set()
         self._rowless: set[Folded] = set()
 
+    def _add(self, name: Name) -> None:
+        self._names.add(name)
+        self._touched.add(name.folded)
+
     def run(self, together: Sequence[Mapping[str, Any]]) -> None:
         """Runs the statements of one commit_ts."""
-        names = list(self._names.values())
-        arranged = self._book.arrange(together, ddl_id, names, lambda row: row["topic"])
+        arranged = self._book.arrange(together, ddl_id, self._names, lambda row: row["topic"])
         for row in arranged:
             self._run(row)
 
@@ -149,21 +239,18 @@ class _Survey:
         database, table = row["database"] or "", row["table"] or ""
         topic = row["topic"] or ""
         effects = self._book.run(
-            query,
-            database,
-            table or None,
-            list(self._names.values()),
-            may_come_from=self._origins(topic),
+            query, database, table or None, self._names, may_come_from=self._origins(topic)
         )
         home = topic if len(effects) == 1 else None
         of_table = effects[0].change.kind is not ChangeKind.DATABASE_DROPPED if effects else table
         if not of_table:
             self._shared.add(topic)
             home = None
-        if plain_change(query, database).kind is ChangeKind.DATABASE_DROPPED:
+        change = plain_change(query, database)
+        if change.kind is ChangeKind.DATABASE_DROPPED:
             # Of its tables that have sent no rows nothing else is known than their topics.
-            gone = plain_change(query, database).database or database
-            self._left |= {each for each in self._there if self._topics.may_be_of(each, gone)}
+            gone = change.database or database
+            self._left |= {each for each in self._there() if self._topics.may_be_of(each, gone)}
         for effect in effects:
             self._take(effect, _spelled(effect.name, database, table), query, home)
 
@@ -179,11 +266,12 @@ class _Survey:
     def _take(self, effect: Effect, name: Name, query: str, home: str | None) -> None:
         """Notes what a statement does to one table; `home` is the topic that it came by."""
         if effect.kind in (ChangeKind.DROPPED, ChangeKind.RENAMED):
-            self._leave(self._names.pop(name.folded, name), home)
+            self._touched.add(name.folded)
+            self._leave(self._names.discard(name.folded) or name, home)
             if effect.new_name is not None:
-                self._names[effect.new_name.folded] = effect.new_name
+                self._add(effect.new_name)
         elif effect.kind is not ChangeKind.UNMIRRORED or _RECOVERED.match(query):
-            self._names[name.folded] = name
+            self._add(name)
             if home is not None and self._topics.topic_of is None:
                 self._homes[name.folded] = home
             if _TEMPORARY.match(query):
@@ -204,20 +292,53 @@ class _Survey:
         schema = self._book.get(*name)
         return name.folded not in self._rowless and (schema is None or bool(schema.handle_key()))
 
+    # --- what comes of it -------------------------------------------------------------------------
+
     def use(self) -> TopicUse:
         """The topics in use now."""
-        by_topic = [(self._topic(name), name) for name in self._names.values()]
-        default = {topic for topic in (self._topics.default,) if topic is not None}
-        used = {topic for topic, _ in by_topic if topic is not None} | default
-        awaited = None
-        if self._topics.topic_of is not None:
-            active = {topic for topic, name in by_topic if topic and self._sends_rows(name)}
-            awaited = frozenset(active | default)
-        retired = (self._before.retired | self._left) - used - self._shared
-        unseen = (name for name in self._names.values() if self._book.get(*name) is None)
+        self._touched |= self._book.take_changes()
+        names = [name for each in self._touched if (name := self._names.get(each)) is not None]
+        touched = [(self._topic(name), name) for name in names]
+        awaited = None if self._topics.topic_of is None else self._awaited(touched)
+        left = (self._before.retired | self._left) - self._shared
+        known = self._survey.without_schema.items()
+        unseen = [
+            *(name for folded, name in known if folded not in self._touched),
+            *(name for name in names if self._book.get(*name) is None),
+        ]
         return TopicUse(
-            frozenset(retired), awaited, self._homes, frozenset(self._shared), frozenset(unseen)
+            frozenset(left - self._used(left, {topic for topic, _ in touched})),
+            awaited,
+            self._homes,
+            frozenset(self._shared),
+            frozenset(unseen),
         )
+
+    def _used(self, topics: Set[str], touched: Set[str | None]) -> set[str]:
+        """Those of the topics that have tables; `touched` are topics of tables that are touched."""
+        if self._topics.topic_of is None:
+            homes = self._homes.items()
+            return {each for name, each in homes if each in topics and self._names.get(name)}
+        by_topic = self._survey.by_topic
+        return {
+            each
+            for each in topics
+            if each in touched
+            or each == self._topics.default
+            or not by_topic.get(each, set()) <= self._touched
+        }
+
+    def _awaited(self, touched: Sequence[tuple[str | None, Name]]) -> frozenset[str]:
+        """The default topic, and the topics of tables that send rows."""
+        survey = self._survey
+        old = (survey.tables.get(each) for each in self._touched)
+        doubtful = {each.topic for each in old if each is not None and each.topic}
+        lost = {each for each in doubtful if survey.senders.get(each, set()) <= self._touched}
+        lost.discard(self._topics.default or "")
+        gained = {topic for topic, name in touched if topic and self._sends_rows(name)}
+        if gained <= survey.awaited and lost <= gained:
+            return survey.awaited
+        return (survey.awaited - lost) | gained
 
 
 def _spelled(name: Name, database: str, table: str) -> Name:

@@ -23,7 +23,7 @@ from tidegate.lake.apply.keyless import (
     UnknownOldRow,
 )
 from tidegate.lake.apply.last_changes import LatestRows
-from tidegate.lake.apply.planner import Create, Delete, Drop, Evolve, Rename, Rows, Step
+from tidegate.lake.apply.plan.steps import Create, Delete, Drop, Evolve, Rename, Rows, Step
 from tidegate.lake.apply.rows import Copies, RowReader
 from tidegate.lake.changelog.changelog import Changelog, of_table
 from tidegate.lake.changelog.interval import Interval

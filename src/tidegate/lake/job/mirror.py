@@ -13,7 +13,8 @@ from typing import Any
 
 from tidegate.changefeed.receive.gate import Gate
 from tidegate.changefeed.receive.schema_cache import SchemaKey
-from tidegate.lake.apply.planner import Rows, Status, Table
+from tidegate.lake.apply.plan.steps import Rows
+from tidegate.lake.apply.plan.tables import Status, Table
 from tidegate.lake.changelog.changelog import Changelog
 from tidegate.lake.job.step.choosing import StepChooser, StepScope
 from tidegate.lake.job.step.execution import StepExecution

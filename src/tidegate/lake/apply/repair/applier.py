@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.lake.apply.changes import Changes, FrameChanges
 from tidegate.lake.apply.executor import Applier
-from tidegate.lake.apply.planner import Rows
+from tidegate.lake.apply.plan.steps import Rows
 from tidegate.lake.apply.repair.late_log import LateLog
 from tidegate.lake.apply.rows import RowReader
 from tidegate.lake.changelog.changelog import named

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from tidegate.lake.apply.planner import Status, Table, Tables
+from tidegate.lake.apply.plan.tables import Status, Table, Tables
 from tidegate.lake.routes import Routes
 from tidegate.model import TableSchema
 from tidegate.sql.ddl import ChangeKind

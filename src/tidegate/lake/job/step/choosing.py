@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidegate.changefeed.receive.order import in_order
-from tidegate.lake.apply.planner import PastEffect, Statement, first_schema_change
+from tidegate.lake.apply.plan.steps import PastEffect, Statement
+from tidegate.lake.apply.planner import first_schema_change
 from tidegate.lake.apply.policy import Policy, SchemaChangeRefused
 from tidegate.lake.changelog.changelog import Changelog, Group
 from tidegate.lake.changelog.interval import Interval

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegate.lake.apply.planner import Rows, Step
+from tidegate.lake.apply.plan.steps import Rows, Step
 from tidegate.lake.changelog.changelog import Changelog
 from tidegate.lake.changelog.interval import Interval
 from tidegate.lake.job.step.session import MirrorSession

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow.compute as pc
 
 from tidegate.changefeed.receive.gate import Source
-from tidegate.changefeed.receive.topic_use import topic_use
+from tidegate.changefeed.receive.topic_use import TopicSurvey
 from tidegate.lake.changelog.changelog import Changelog, Observed
 from tidegate.lake.job.step.session import MirrorSession
 from tidegate.lake.job.step.topics import (
@@ -25,6 +25,9 @@ class Observer:
 
     def __init__(self, session: MirrorSession) -> None:
         self._session = session
+        self._survey = TopicSurvey(session.settings.topics)
+        self._surveyed = -1
+        """How many tables the state had when the survey learned them."""
 
     def observe(
         self, partitions: Iterable[tuple[str, int]], unread: Iterable[tuple[str, int]]
@@ -78,8 +81,21 @@ class Observer:
             rows = observed.tables_of_rows(unheard(gate, fresh), state.applied_ts)
             gate.add_partitions(sorted([*rows, *bootstrapped(events)]), spoke=True)
             seen.tables.update(*rows.values())
-            known = [table.name for table in state.tables.values() if not table.gone]
-            known += seen.tables
+            self._learn_tables()
             statements = unapplied(gate, seen.all_statements())
-            there = {source.topic for source in gate.watermarks}
-            gate.topics = topic_use(gate.topics, topics, statements, state.book, known, there)
+            gate.topics = self._survey.use(
+                gate.topics,
+                statements,
+                state.book,
+                seen.tables,
+                lambda: {source.topic for source in gate.watermarks},
+            )
+
+    def _learn_tables(self) -> None:
+        """Tells the survey of tables that steps have made or changed since the last time."""
+        state = self._session.state
+        # What is taken away, or marked as gone, is changed in the book as well.
+        if state.book.take_changes() or self._surveyed != len(state.tables):
+            tables = state.tables.values()
+            self._survey.learn(state.book, (each.name for each in tables if not each.gone))
+            self._surveyed = len(state.tables)

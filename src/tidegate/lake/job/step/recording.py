@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 
 import pyarrow.compute as pc
 
-from tidegate.lake.apply.planner import Planner, Step, Table
+from tidegate.lake.apply.plan.steps import Step
+from tidegate.lake.apply.plan.tables import Table
+from tidegate.lake.apply.planner import Planner
 from tidegate.lake.job.step.choosing import StepScope
 from tidegate.lake.job.step.session import MirrorSession, StepTimer
 from tidegate.lake.record import Snapshot

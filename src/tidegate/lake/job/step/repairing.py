@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.changefeed.receive.order import BY_ARRIVAL, BY_COMMIT, in_order
-from tidegate.lake.apply.planner import Statement, Step
+from tidegate.lake.apply.plan.steps import Statement, Step
 from tidegate.lake.apply.repair.judging import NO_SCHEMA, Judgement, effects_of
 from tidegate.lake.apply.repair.late_log import LateEvents, LateLog
 from tidegate.lake.changelog.changelog import Changelog, Group, Offsets

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tidegate.changefeed.receive.schema_cache import SchemaKey
-from tidegate.lake.apply.planner import PastEffect, Statement, Status, Table
+from tidegate.lake.apply.plan.steps import PastEffect, Statement
+from tidegate.lake.apply.plan.tables import Status, Table
 from tidegate.lake.changelog.changelog import OF_ROWS, Changelog, Group
 from tidegate.lake.changelog.interval import Interval
 from tidegate.lake.job.step.session import MirrorSession

@@ -39,7 +39,7 @@ def needs_judgement(
 
 def unheard(gate: Gate, fresh: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
     """Partitions with new events that had sent neither rows nor watermarks before."""
-    return set(fresh) - gate.speaking
+    return {source for source in fresh if not gate.has_spoken(source)}
 
 
 def bootstrapped(events: pa.Table) -> set[tuple[str, int]]:
@@ -56,11 +56,13 @@ def unapplied(gate: Gate, statements: pa.Table) -> list[Row]:
 
 def _is_applied(gate: Gate, statement: Row) -> bool:
     ts = statement["commit_ts"]
+    if ts > gate.applied_ts:
+        return False
     if ts == gate.applied_ts:
         return gate.has_applied(ddl_id(statement))
     source = (statement["topic"] or "", statement["partition"])
     promised = max(gate.watermark_of(source), gate.statements_of(source[0]))
-    return bool(ts < gate.applied_ts and ts <= promised)
+    return bool(ts <= promised)
 
 
 def bad_messages(
@@ -71,8 +73,10 @@ def bad_messages(
     Those of foreign topics are counted in the gate instead. `said` are the topics of which
     something new could be read, `seen` is what came before.
     """
-    readable = {source.topic for source in gate.speaking} | said
     errors: list[Row] = events.filter(pc.equal(events["kind"], "error")).to_pylist()
+    if not errors and not gate.unreadable:
+        return []
+    readable = {source.topic for source in gate.speaking} | said
     ours = gate.unreadable.keys() & readable
     if ours:
         errors = _errors_of(ours, quarantine) + [row for row in errors if row["topic"] not in ours]

@@ -1,0 +1,1 @@
+"""The parts of planning: tables and steps as data, then places, rows and statements."""
