@@ -14,6 +14,7 @@ from tests.support.lake import fill, new_lake
 from tidegate.lake import Feed, Lake, LakePlace, Mirror, MirrorRun
 from tidegate.lake.changelog.changelog import columns
 from tidegate.lake.formats import open_format
+from tidegate.lake.lake import find_lake
 from tidegate.model import LakeError
 from tidegate.wire import decode_batch
 
@@ -32,6 +33,17 @@ def test_opening_a_lake_never_makes_one(
     assert list((tmp_path / "lake").iterdir()) == []
     assert Lake.create(spark, place, table_format).is_empty()
     assert Lake(spark, place, table_format).is_empty()
+
+
+def test_a_catalog_whose_warehouse_does_not_exist_yet_has_no_lake(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    catalog = "spark.sql.catalog.fresh"
+    spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set(f"{catalog}.type", "hadoop")
+    spark.conf.set(f"{catalog}.warehouse", str(tmp_path / "warehouse"))
+    assert find_lake(spark, LakePlace("s3://bucket/lake", "fresh"), "iceberg", None) is None
+    assert not (tmp_path / "warehouse").exists()
 
 
 def claimed(lake: Lake, topics: str) -> Any:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
@@ -115,6 +116,15 @@ class IcebergCatalog(TableFormat):
 
     def _namespace(self, *parts: str) -> Any:
         return self._jvm.org.apache.iceberg.catalog.Namespace.of(self._strings(*parts))
+
+    def _namespaces(self) -> list[Any]:
+        """The catalog's databases; none where a Hadoop catalog's warehouse does not exist yet."""
+        try:
+            return list(self._catalog.listNamespaces())
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() != "NoSuchNamespaceException":
+                raise
+            return []
 
     def _java_name(self, identifier: str) -> Any:
         _, *namespace, table = parts_of(identifier)

@@ -30,7 +30,7 @@ class IcebergFormat(IcebergTables, IcebergColumns, IcebergRows, IcebergUpkeep):
 
     def lakes(self) -> dict[str, Mapping[str, str]]:
         found: dict[str, Mapping[str, str]] = {}
-        for namespace in self._catalog.listNamespaces():
+        for namespace in self._namespaces():
             name = str(namespace.level(0))
             log = self._java_name(quoted(self._catalog_name, name, CHANGELOG))
             if name.endswith(OWN_DATABASE) and self._catalog.tableExists(log):

@@ -143,7 +143,7 @@ class IcebergTables(IcebergCatalog):
 
     def locate(self) -> list[Located]:
         found = []
-        for namespace in self._catalog.listNamespaces():
+        for namespace in self._namespaces():
             if not namespace.level(0).startswith(self._place.prefix):
                 continue
             for name in self._catalog.listTables(namespace):
