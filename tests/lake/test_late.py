@@ -257,7 +257,8 @@ def test_an_instant_is_doubted_for_what_it_lacks_not_for_what_is_wrong_now(spark
         {name[1]: doubt.text for name, doubt in lake.snapshots.doubts(at).items()}
         for at in (*instants, None)
     ]
-    incomplete, lacking = {"b": f"incomplete: {NOT_FROM_START}"}, {"a": f"diverged: {LACKED}"}
+    incomplete = {"b": f"incomplete: {NOT_FROM_START}"}
+    lacking = {"a": f"diverged: {LACKED.format(until=instants[2])}"}
     assert doubts == [incomplete, incomplete | lacking, incomplete, {}, {}]
     assert not lake.snapshots.doubts(instants[1])["d", "a"].is_exact
 

@@ -42,9 +42,15 @@ def test_rows_are_never_shown_without_the_messages_they_came_with(
     run = MirrorRun(lake, open_feed(spark, settings), on_progress=see)
     run.forever(lambda: run.progress.applied_ts >= feed.last_ts, interval=0.0)
     assert run.progress.messages == len(feed.messages)
-    assert run.progress.behind == 0
+    assert (run.progress.behind, run.progress.bytes_behind) == (0, 0)
+    assert run.progress.bytes >= sum(len(each.value) for each in feed.messages)
     assert 0 < run.progress.rows <= len(feed.messages)
     for messages, rows, reading, applying in seen:
         assert rows <= messages
         assert (reading > 0) == (messages > 0)
         assert rows == 0 or applying > 0
+
+
+def test_the_backlog_is_measured_in_bytes_by_the_messages_read_so_far() -> None:
+    assert Progress().bytes_behind == 0
+    assert Progress(messages=4, bytes=4_000, behind=10).bytes_behind == 10_000

@@ -141,9 +141,9 @@ def test_files_and_frames_are_read_here_or_by_spark_to_the_same_end(spark, tmp_p
         files.append(LogFile(str(path), path.stat().st_size, 300))
     changes = FileChanges(FileStore(), tuple(files), condition)
     here = latest.here(changes.batches(latest.columns))
-    there = latest.by_spark(spark, changes, 900_000).toArrow()
+    there = latest.by_spark(spark, changes, 600 << 20).toArrow()
     frame = spark.createDataFrame(pa.concat_tables(tables)).where(condition.spark())
-    framed = latest.by_spark(spark, FrameChanges(frame), 900).toArrow()
+    framed = latest.by_spark(spark, FrameChanges(frame)).toArrow()
     assert there.schema == here.schema == framed.schema
     assert here.num_rows == there.num_rows == framed.num_rows == len(as_set(here)) > 10
     assert as_set(here) == as_set(there) == as_set(framed)

@@ -23,6 +23,8 @@ from tidegate.spark.workers import forget_zip_importers
 _CHUNK_BYTES = 16 << 20
 """What a task hands to Spark at a time."""
 _CHUNK_ROWS = 10_000
+_BYTES_A_ROW = 640
+"""About what a change takes in memory, where nothing else is known."""
 
 Batches = Iterable[pa.RecordBatch]
 Reading = Callable[[Batches], Iterator[pa.Table]]
@@ -108,7 +110,7 @@ class FrameChanges(Changes):
         return self.rows.select(*columns).mapInArrow(read, from_arrow_schema(schema))
 
     def size(self, count: int, limit: int) -> int:
-        return limit + 1  # not known
+        return max(limit + 1, count * _BYTES_A_ROW)  # not known, so never few
 
 
 def chunks(table: pa.Table) -> Iterator[pa.RecordBatch]:

@@ -261,7 +261,7 @@ class Applier:
         size = changes.size(step.count, _SMALL_BYTES)
         if size <= _SMALL_BYTES:
             return latest.here(changes.batches(latest.columns))
-        return latest.by_spark(self._tables.spark, changes, step.count, size)
+        return latest.by_spark(self._tables.spark, changes, size)
 
     def _small_tables(self, steps: Sequence[Step]) -> dict[tuple[str, str], pa.Table] | None:
         """The rows of all tables, where there are several and all of them together are small.
@@ -282,7 +282,7 @@ class Applier:
         """Rows of which some have only the key: these are asked for once, before the merge."""
         changes = self._changes(step, latest.reader)
         size = changes.size(step.count, _SMALL_BYTES)
-        rows = latest.by_spark(self._tables.spark, changes, step.count, size).persist()
+        rows = latest.by_spark(self._tables.spark, changes, size).persist()
         try:
             rows.count()
             self._tables.merge(step.table.identifier, rows, latest.key, step.position)

@@ -32,9 +32,8 @@ LATE = "_late"
 
 _KEPT_BYTES = 128 << 20
 """What a task keeps of the changes before it lets them go, last ones or not."""
-_ROWS_A_TASK = 400_000
-"""Changes for each of the tasks that have the final word; most were dropped before."""
 _BYTES_A_TASK = 256 << 20
+"""Changes for each of the tasks that have the final word; most were dropped before."""
 
 _PLACE = ("commit_ts", "offset", "event")
 
@@ -69,13 +68,11 @@ class LatestRows:
         found = pa.concat_tables([self._entry_schema.empty_table(), *self._reduced(batches)])
         return pa.concat_tables(self._rows(self.last(found)))
 
-    def by_spark(
-        self, spark: SparkSession, changes: Changes, count: int, size: int = 0
-    ) -> DataFrame:
-        """The same for `count` changes of so many bytes."""
+    def by_spark(self, spark: SparkSession, changes: Changes, size: int = 0) -> DataFrame:
+        """The same for changes that take about `size` bytes of memory."""
         entries = changes.spread(spark, self.columns, self._reduced, self._entry_schema)
         tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 2)
-        tasks += max(count // _ROWS_A_TASK, size // _BYTES_A_TASK)
+        tasks += size // _BYTES_A_TASK
         of_keys = entries.repartition(tasks, *self._key_names)
         columns: StructType = spark_schema(self.reader.schema.carried).add(OP, StringType())
         return of_keys.mapInArrow(self._decide, columns)

@@ -81,6 +81,8 @@ class RoundReport:
 
     number: int
     messages: int
+    bytes: int
+    """What the messages take in memory."""
     behind: int
     """How many messages remain to be read."""
     seconds: float
@@ -159,7 +161,7 @@ class Ingest:
         messages, size = (sum(row[name] for row in rows) for name in ("messages", "read"))
         self._source.observe(messages, size)
         number, seconds = self.reached.rounds + 1, time.monotonic() - started
-        report = RoundReport(number, messages, plan.behind, seconds)
+        report = RoundReport(number, messages, size, plan.behind, seconds)
         self._on_round(report)
         self._commit(files, Reached(number, plan.position))
         self._boundary("committed")

@@ -35,8 +35,8 @@ _ROUND_SECONDS = 10.0
 READING = "Reading the feed"
 SOURCES = ("topics", "capture")
 """What names the source of a feed in its identity: Kafka topics, or the path of a capture."""
-FAR_BEHIND = 200_000
-"""Messages yet to be read above which the tables wait for ingest."""
+FAR_BEHIND = 256 << 20
+"""Bytes yet to be read above which the tables wait for ingest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,10 @@ class Progress:
 
     phase: str = "starting"
     messages: int = 0
+    bytes: int = 0
+    """What these messages took in memory."""
     behind: int | None = None
+    """How many messages remain to be read."""
     rows: int = 0
     steps: int = 0
     applied_ts: int = 0
@@ -68,6 +71,11 @@ class Progress:
     ingest_seconds: float = 0.0
     apply_seconds: float = 0.0
     waiting: Mapping[Any, int] = field(default_factory=dict)
+
+    @property
+    def bytes_behind(self) -> int:
+        """About how many bytes remain to be read, by the size of the messages so far."""
+        return (self.behind or 0) * self.bytes // max(1, self.messages)
 
 
 class MirrorRun:
@@ -143,8 +151,8 @@ class MirrorRun:
                     self._tell("waiting for Kafka")
                     time.sleep(min(interval, 1.0))
                     reading = self._start(ingest, interval)
-                behind = (self.progress.behind or 0) > FAR_BEHIND
-                if behind and time.monotonic() < patience:
+                is_behind = self.progress.bytes_behind > FAR_BEHIND
+                if is_behind and time.monotonic() < patience:
                     self._tell("reading")
                     time.sleep(0.5)
                     continue
@@ -238,6 +246,7 @@ class MirrorRun:
     def _ingested(self, report: RoundReport) -> None:
         """Counts a round; a step that applies its rows comes later."""
         self.progress.messages += report.messages
+        self.progress.bytes += report.bytes
         self.progress.ingest_seconds += report.seconds
         self.progress.behind = report.behind
 

@@ -104,7 +104,7 @@ class Table:
         """What the version of an instant lacks, as a sentence, or nothing; None is now."""
         if ts is None or self.lacked is None or not self.lacked[0] <= ts < self.lacked[1]:
             return ""
-        return LACKED
+        return LACKED.format(until=self.lacked[1])
 
 
 Tables = dict[tuple[str, str], Table]
