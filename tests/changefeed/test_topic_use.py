@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.changes import ddl
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
-from tidegate.changefeed.receive.topic_use import FeedTopics, TopicUse, topic_use
+from tidegate.changefeed.receive.topic_use import FeedTopics, TopicUse, earlier_use, topic_use
 from tidegate.changefeed.send.dispatch import Dispatcher
 from tidegate.sql.tables import Name, TableBook
 
@@ -165,3 +165,18 @@ def test_without_rules_the_topic_of_statements_about_databases_never_retires():
     create = statement("CREATE DATABASE e", "", "one", "e")
     drop = statement("DROP TABLE a", "a", "one")
     assert after(create, drop, topics=UNKNOWN).retired == set()
+
+
+# --- before a load --------------------------------------------------------------------------------
+
+
+def test_statements_up_to_a_load_retire_the_topics_of_tables_that_it_does_not_have():
+    early = [
+        statement("CREATE TABLE a (id INT PRIMARY KEY)"),
+        statement("CREATE TABLE b (id INT PRIMARY KEY)", "b", "d_b"),
+        statement("DROP TABLE a"),
+    ]
+    use = earlier_use(TopicUse(), BY_TABLE, early, {"main", "d_a", "d_b"})
+    assert (use.retired, use.awaited, use.unseen) == ({"d_a"}, None, {Name("d", "b")})
+    assert topic_use(use, BY_TABLE, [], book("a")).retired == set()
+    assert topic_use(use, BY_TABLE, [], book("b")).retired == {"d_a"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -115,6 +115,24 @@ def topic_use(
     return survey.use()
 
 
+def earlier_use(
+    before: TopicUse,
+    topics: FeedTopics,
+    statements: Iterable[Mapping[str, Any]],
+    there: Collection[str] = (),
+) -> TopicUse:
+    """The topics in use after statements from before a load, of whose tables the book knows none.
+
+    The tables that are there after them count as `unseen`: the load may have left them out.
+    """
+    if topics.is_one:
+        return before
+    survey = _Survey(before, topics, TableBook(), (), there)
+    for _, together in groupby(statements, lambda row: row["commit_ts"]):
+        survey.run(list(together))
+    return replace(survey.use(), awaited=before.awaited, unseen=survey.names)
+
+
 class _Survey:
     """The tables that exist while statements run, and the topics that tables have left."""
 
@@ -136,6 +154,11 @@ class _Survey:
         self._shared = set(before.shared)
         self._left: set[str] = set()
         self._rowless: set[Folded] = set()
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The tables that exist now."""
+        return frozenset(self._names.values())
 
     def run(self, together: Sequence[Mapping[str, Any]]) -> None:
         """Runs the statements of one commit_ts."""

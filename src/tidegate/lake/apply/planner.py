@@ -330,6 +330,21 @@ class Planner:
         self.past: list[PastEffect] = []
         """What the statements mean for rows from before them that arrive later."""
 
+    def loaded(self, schemas: Iterable[TableSchema]) -> list[Create]:
+        """The tables that a load fills; one that the lake cannot hold is stopped and not made."""
+        for schema in schemas:
+            name = Name(schema.database, schema.table)
+            if self._routes.wants(name):
+                self._book.put(schema)
+                self._create(name, schema, self._target)
+        return [step for step in self._steps if isinstance(step, Create)]
+
+    def refuse(self, name: Name, reason: str) -> None:
+        """Notes a table that is there upstream and cannot be mirrored."""
+        schema = TableSchema(database=name.database, table=name.table)
+        table = self._tables[name.folded] = Table(name, schema)
+        self._stop(table, reason, self._target)
+
     def plan(
         self, statements: Sequence[Statement | PastEffect], groups: Iterable[Group]
     ) -> list[Step]:

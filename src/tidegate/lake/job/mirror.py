@@ -52,6 +52,7 @@ from tidegate.lake.job.observing import (
     needs_judgement,
     unapplied,
     unheard,
+    use_before,
 )
 from tidegate.lake.lake import Lake
 from tidegate.lake.lease import SECONDS as LEASE_SECONDS
@@ -63,7 +64,9 @@ from tidegate.lake.storage.predicates import (
     Condition,
     above,
     above_by_partition,
+    equal,
     every,
+    some,
     up_to,
 )
 from tidegate.model import TableSchema
@@ -313,9 +316,8 @@ class Mirror:
             pending = pa.concat_tables(seen.statements, promote_options="default")
             statements = unapplied(self.gate, pending)
             there = {source.topic for source in self.gate.watermarks}
-            self.gate.topics = topic_use(
-                self.gate.topics, topics, statements, state.book, known, there
-            )
+            before = use_before(self.gate, topics, pending, there)
+            self.gate.topics = topic_use(before, topics, statements, state.book, known, there)
 
     def _target(self) -> int | None:
         """The instant to go to, if it is a new one."""
@@ -334,8 +336,8 @@ class Mirror:
     def _statements(self, target: int) -> tuple[list[Statement], int]:
         """The statements up to an instant, and the instant, earlier if there are too many."""
         pending = pa.concat_tables(self._seen.statements, promote_options="default")
-        if self.gate.has_watermarks:
-            pending = pending.filter(self.gate.release(target).masks(pending).released)
+        release = self.gate.release(target if self.gate.has_watermarks else None)
+        pending = pending.filter(release.masks(pending).released)
         rows = in_order(pending, by_arrival=not self.gate.has_watermarks).to_pylist()
         if not self.gate.has_watermarks:
             done = {each.key(by_text=True) for each in self.state.done}
@@ -441,7 +443,11 @@ class Mirror:
             return None
         places = self.lake.quarantine.read_since(self.state.retried, until)
         changelog = self._pinned(again)
-        late = LateEvents(~self.state.offsets.beyond(), places=places)
+        taken = ~self.state.offsets.beyond()
+        if self.gate.loaded_ts:
+            since = above("commit_ts", self.gate.loaded_ts)
+            taken = taken & some(since, equal("kind", "schema"), equal("kind", "watermark"))
+        late = LateEvents(taken, places=places)
         log = self.lake.late_log(changelog, late)
         events = log.control_events()
         self.gate.observe(events)
