@@ -55,7 +55,7 @@ def load(lake: MemoryLake, feed: CutFeed, ts: int) -> None:
     loaded = LoadedTables(
         tuple(table.schema for table in model.tables.values()),
         stopped,
-        {name[0]: None for name in model.tables},
+        dict.fromkeys(model._book._created),
     )
     first = FirstState.of(loaded, ts, watermarks=feed.watermark is not None, feed={})
     for step in first.creates:

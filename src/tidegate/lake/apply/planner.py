@@ -18,7 +18,12 @@ from tidegate.changefeed.receive.topic_use import FeedTopics
 from tidegate.lake.apply.policy import Fit, Policy, by_name, fit
 from tidegate.lake.apply.rows import Layout
 from tidegate.lake.changelog.changelog import Group
-from tidegate.lake.formats.base import DROPPED_DATABASE, OWN_DATABASE, Position
+from tidegate.lake.formats.base import (
+    DROPPED_DATABASE,
+    LOADING_DATABASE,
+    OWN_DATABASE,
+    Position,
+)
 from tidegate.lake.routes import Routes
 from tidegate.model import EventFlag, TableSchema
 from tidegate.sql.ddl import ChangeKind, TableChange
@@ -786,7 +791,7 @@ class Planner:
     def _obstacle(self, name: Name, but: Table | None = None) -> str:
         """Why the table cannot have in the lake the name that it is to have there, or nothing."""
         there = self._routes.destination(name)
-        if there.database.lower() in (OWN_DATABASE, DROPPED_DATABASE):
+        if there.database.lower() in (OWN_DATABASE, DROPPED_DATABASE, LOADING_DATABASE):
             return OWN_PLACE
         for other in self._tables.values():
             if other is but or self._is_nowhere(other):

@@ -244,11 +244,20 @@ class DeltaFormat(TableFormat):
 
     # --- create, drop, rename ---------------------------------------------------------------------
 
-    def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
+    def create(
+        self,
+        database: str,
+        table: str,
+        schema: TableSchema,
+        position: Position,
+        home: tuple[str, str] | None = None,
+    ) -> str:
         in_the_way = self._known_names().get((database, table))
         if in_the_way is not None:
             self.retire(in_the_way, position)
-        folder = f"{self._folders.tables}/{new_folder(self._place.prefix + database, table)}"
+        in_database, name = home or (database, table)
+        folder = new_folder(self._place.prefix + in_database, name)
+        folder = f"{self._folders.tables}/{folder}"
         identifier = self._identifier(folder)
         told = _told(schema, position) | {ORIGIN: origin_of(database, table, position)}
         told[LAKE] = self._place.own_database
