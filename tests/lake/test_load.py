@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import pyarrow.compute as pc
 import pytest
 
 from tests.changefeed.test_replay import STOPPED, Source
 from tests.lake.test_mirror import PARTITIONS
 from tests.model_check.golden_feeds import golden_feed
-from tests.support import corpus, dumps
+from tests.support import corpus, dumps, mariadb
 from tests.support.lake import contents, expected, fill, new_lake
+from tests.support.table_model import model_of
+from tests.support.upstream_tables import UNKNOWN, capture, put
+from tidegate.lake import Lake
+from tidegate.lake.apply.planner import State
 from tidegate.lake.job.mirror import Mirror
+from tidegate.lake.job.run import MirrorRun
+from tidegate.lake.job.settings import LakeSettings
+from tidegate.lake.job.source import open_feed
+from tidegate.lake.load.job import LoadRequest
 from tidegate.lake.load.loader import Loader, LoadTarget
-from tidegate.lake.load.sources import DumpSource
+from tidegate.lake.load.sources import DatabaseSource, DumpSource
+from tidegate.lake.load.start import FeedStartsLater, KnownStart
 from tidegate.model.types import MySQLType
+from tidegate.upstream.detection import open_database
 from tidegate.upstream.dump import Dump
+from tidegate.upstream.server import DatabaseServer
+from tidegate.workload import workload
 
 ALL = bool(os.environ.get("TIDEGATE_ALL"))
 INSTANTS = {"bank_mid": 470492981111816192, "ddl_mid": 470492980264828928}
@@ -76,3 +89,96 @@ def check(lake, mirror, variant, at):
     assert set(actual) - stopped == set(truth) - stopped
     for name in set(actual) - stopped:
         assert actual[name] == truth[name], name
+
+
+# --- from a database ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def maria():
+    try:
+        with mariadb.server() as running:
+            yield running
+    except mariadb.MissingServer as missing:
+        pytest.skip(str(missing))
+
+
+def middle_of(source, kind):
+    """The commit_ts in the middle of all changes of a kind."""
+    instants = sorted(
+        ts
+        for batch in source.batches()
+        for ts in batch.filter(pc.equal(batch["kind"], kind))["commit_ts"].to_pylist()
+    )
+    return instants[len(instants) // 2]
+
+
+def source_of(maria, ts=None, **more):
+    database = open_database(DatabaseServer.parse(maria.uri, "load.source"))
+    return DatabaseSource(database, ts, **more)
+
+
+RULES = ("bank.*", "shop.*", f"!shop.{UNKNOWN}")
+
+
+def run_of(spark, folder, feed, request, **settings):
+    settings = {"folder": str(folder / "lake"), "source": str(feed), "include": RULES, **settings}
+    chosen = LakeSettings(**settings)
+    lake = Lake.create(spark, chosen.place, chosen.format)
+    return MirrorRun(lake, open_feed(spark, chosen), chosen.mirror(), load=request)
+
+
+def truth_at(source, ts):
+    """The workload's tables as the lake is to hold them."""
+    tables = expected(model_of(source.at(ts)))
+    return {name: rows for name, rows in tables.items() if name[1] != UNKNOWN}
+
+
+def assert_workload(lake, source, ts):
+    truth = truth_at(source, ts)
+    actual = contents(lake, ts)
+    assert actual.keys() == truth.keys(), ts
+    for table, rows in truth.items():
+        assert actual[table] == rows, (ts, table)
+
+
+@pytest.mark.parametrize("name", ["bank", "orders"])
+def test_a_database_is_loaded_at_t_and_followed_by_feeds_that_start_before_it_or_at_it(
+    spark, tmp_path, maria, name
+):
+    source = workload(name, rows=900, seed=3, rate=100)
+    ts = middle_of(source, {"bank": "insert", "orders": "ddl"}[name])
+    put(maria, source, ts)
+    for place, start in (("before", 0), ("at", ts)):
+        folder = tmp_path / place
+        folder.mkdir()
+        watermark = capture(folder / "feed.parquet", source, start)
+        known = KnownStart(start) if start else None
+        request = LoadRequest(source_of(maria, ts, target_bytes=4096), known)
+        run = run_of(spark, folder, folder / "feed.parquet", request)
+        run.once()
+        lake = run.lake
+        assert run.progress.load.rows == sum(map(len, truth_at(source, ts).values()))
+        state = lake.snapshots.state()
+        assert state.applied_ts == watermark
+        assert {state.state_of(table) for table in state.tables.values()} == {State.MIRRORED}
+        for instant, _ in lake.snapshots.instants():
+            assert_workload(lake, source, instant)
+        assert lake.snapshots.instants()[0][0] == ts
+
+
+def test_a_feed_that_starts_after_the_load_is_refused(spark, tmp_path, maria):
+    source = workload("bank", rows=900, seed=3, rate=100)
+    ts = middle_of(source, "insert")
+    put(maria, source, ts)
+    capture(tmp_path / "feed.parquet", source, ts + (1 << 18))
+    request = LoadRequest(source_of(maria, ts))
+    run = run_of(spark, tmp_path, tmp_path / "feed.parquet", request)
+    with pytest.raises(FeedStartsLater, match=r"first watermark .* after the instant"):
+        run.once()
+    assert run.lake.snapshots.state() is None
+    run = MirrorRun(
+        run.lake, run.feed, run.settings, load=replace(request, start=KnownStart(ts + 1))
+    )
+    with pytest.raises(FeedStartsLater, match=f"--start-ts={ts}"):
+        run.once()

@@ -7,7 +7,6 @@ the parts that are missing while its instant can be read, and begins again at a 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.load.plans import LoadPlan, LoadPlans, PlannedTable
 from tidegate.lake.load.sources import LoadSource, TableSize
 from tidegate.lake.load.staging import LoadProgress, Staging
+from tidegate.lake.load.start import FeedStartsLater
 from tidegate.lake.load.state import FirstState
 from tidegate.lake.record import MirrorState, Snapshot
 from tidegate.lake.routes import Routes
@@ -27,8 +27,6 @@ from tidegate.model import LakeError, TableSchema
 from tidegate.sql.tables import Name
 from tidegate.upstream.errors import SnapshotLost
 from tidegate.upstream.guard import GuardReport
-
-_LOG = logging.getLogger(__name__)
 
 MOST_STARTS = 3
 """How often a load begins at a new instant where the rows of the last one were lost."""
@@ -43,6 +41,10 @@ class LoadTarget:
     watermarks: bool = True
     routes: Routes = field(default_factory=Routes)
     threads: int = 4
+    sends: Callable[[str, str], bool] = lambda database, table: True
+    """Whether the feed's own filter selects a table."""
+    sends_keyless: bool = True
+    """Whether the feed is known to send tables without a key."""
 
 
 class Loader:
@@ -58,8 +60,12 @@ class Loader:
         on_progress: Callable[[LoadProgress], None] = lambda progress: None,
         boundary: Callable[[str], None] = lambda name: None,
         check: Callable[[int], None] = lambda ts: None,
+        settle: Callable[[int], None] = lambda ts: None,
     ) -> None:
-        """`epoch` is that of the lease. `check` raises where a load at an instant is of no use."""
+        """`epoch` is that of the lease. `check` raises where a load at an instant is of no use.
+
+        `settle` does so too, before the tables are shown.
+        """
         self._lake = lake
         self._source = source
         self._target = target
@@ -67,6 +73,9 @@ class Loader:
         self._on_progress = on_progress
         self._boundary = boundary
         self._check = check
+        self._settle = settle
+        self._again = False
+        """Whether the instant of the last plan is of no use any more."""
         self.progress = LoadProgress(source.description)
 
     def run(self) -> MirrorState:
@@ -75,18 +84,16 @@ class Loader:
             self.progress = LoadProgress(self._source.description, attempt=start)
             try:
                 return self._run_once()
-            except SnapshotLost:
-                if start == MOST_STARTS:
+            except (SnapshotLost, FeedStartsLater):
+                if start == MOST_STARTS or self._source.fixed_ts is not None:
                     raise
+                self._again = True
         raise AssertionError("unreachable")
 
     def _run_once(self) -> MirrorState:
-        last = self._plans.last()
+        last = None if self._again else self._plans.last()
         if last is not None and last.source == self._identity:
-            try:
-                return self._at(last.ts, last)
-            except SnapshotLost as lost:
-                _LOG.warning("The load begins again at the present: %s", lost)
+            return self._at(last.ts, last)
         return self._at(self._new_ts(), None)
 
     @property
@@ -113,6 +120,7 @@ class Loader:
     def _planned(self, ts: int) -> LoadPlan:
         routes = self._target.routes
         loaded, sizes = self._source.tables(ts, routes)
+        loaded = loaded.without(lambda name: not self._target.sends(*name))
         if not loaded.schemas and not loaded.unreadable:
             raise LakeError(
                 f"There is no table to load in {self._source.description}",
@@ -139,6 +147,7 @@ class Loader:
             feed=self._target.feed,
             routes=self._target.routes,
             unsupported=self._lake.tables.unsupported,
+            sends_keyless=self._target.sends_keyless,
         )
         progress = self._begun(plan, first.creates)
         started = time.monotonic()
@@ -159,6 +168,7 @@ class Loader:
         staging.find()
         self._fill(staging, plan, first.creates)
         check()
+        self._settle(plan.ts)
         staging.publish(first.creates)
         self._record(first)
         return first.state
@@ -219,3 +229,12 @@ class Loader:
         self._boundary("load published")
         self._lake.snapshots.record(state, changed)
         self._boundary("load recorded")
+
+
+def check_loadable(lake: Lake) -> None:
+    """Refuses a lake whose mirror has begun without a load."""
+    if lake.snapshots.intended() is not None:
+        raise LakeError(
+            "The lake's mirror was begun without a load, and its first step was cut off",
+            "Load into another --lake, or mirror on without --load",
+        )

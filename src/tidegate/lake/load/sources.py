@@ -52,6 +52,8 @@ class PartReader(ABC):
 class LoadSource(ABC):
     """Where existing rows are."""
 
+    fixed_ts: int | None = None
+    """The only instant that it can show, or is to show."""
     has_snapshots: bool = True
     """Whether rows are those of one instant whatever happens meanwhile."""
 
@@ -118,6 +120,10 @@ class DatabaseSource(LoadSource):
     @property
     def has_snapshots(self) -> bool:  # type: ignore[override]
         return self.database.has_snapshots
+
+    @property
+    def fixed_ts(self) -> int | None:  # type: ignore[override]
+        return self.at
 
     @property
     def description(self) -> str:
@@ -200,6 +206,10 @@ class DumpSource(LoadSource):
 
     dump: Dump
     target_bytes: int = TARGET_BYTES
+
+    @property
+    def fixed_ts(self) -> int | None:  # type: ignore[override]
+        return self.dump.snapshot_ts
 
     @property
     def description(self) -> str:

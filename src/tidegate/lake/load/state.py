@@ -7,7 +7,7 @@ all changes and statements with commit_ts ≤ T, whatever names the tables had t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.changefeed.receive.gate import Gate
@@ -20,6 +20,10 @@ from tidegate.model.tso import LOGICAL_BITS
 from tidegate.sql.definition import Charset
 from tidegate.sql.tables import Name, TableBook
 
+NOT_SENT = (
+    "It has no key, and TiCDC sends changes of such tables only with force-replicate = true: if "
+    "the changefeed has that, name its settings with --changefeed and load again."
+)
 STEP = 1
 """The number of the step that an initial load is."""
 
@@ -57,6 +61,12 @@ class LoadedTables:
     unreadable: Mapping[Name, str] = field(default_factory=dict)
     databases: Mapping[str, Charset | None] = field(default_factory=dict)
 
+    def without(self, is_left_out: Callable[[Name], bool]) -> LoadedTables:
+        """The same without some tables."""
+        kept = [each for each in self.schemas if not is_left_out(Name(each.database, each.table))]
+        unreadable = {name: why for name, why in self.unreadable.items() if not is_left_out(name)}
+        return replace(self, schemas=tuple(kept), unreadable=unreadable)
+
 
 @dataclass(slots=True)
 class FirstState:
@@ -75,6 +85,7 @@ class FirstState:
         feed: Mapping[str, Any],
         routes: Routes | None = None,
         unsupported: Callable[[TableSchema], str] = lambda schema: "",
+        sends_keyless: bool = True,
     ) -> FirstState:
         """The tables of `loaded` that the routes select, as of `ts`."""
         routes = routes or Routes()
@@ -85,6 +96,9 @@ class FirstState:
         position = load_position(ts, watermarks=watermarks)
         planner = Planner(tables, book, {}, {}, position, routes=routes, unsupported=unsupported)
         creates = planner.loaded(loaded.schemas)
+        for step in creates:
+            if not sends_keyless and not step.schema.handle_key():
+                step.table.diverge(NOT_SENT, guessed=True)
         for name, reason in loaded.unreadable.items():
             if routes.wants(name):
                 planner.refuse(name, reason)
