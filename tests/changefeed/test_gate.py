@@ -471,3 +471,64 @@ def test_a_state_from_before_topics_could_retire_is_read():
     found = Gate.from_json(json.dumps(state))
     assert (found.watermark_of(("t", 0)), found.topics) == (10, TopicUse())
     assert found.silent == (Source("u", 0),)
+
+
+# --- a load ---------------------------------------------------------------------------------------
+
+
+def loaded(ts, **settings):
+    found = gate(1, **settings)
+    found.mark_loaded(ts)
+    return found
+
+
+def test_a_load_has_all_changes_up_to_its_instant_whichever_partition_brings_them():
+    found = loaded(20)
+    events = batch(
+        row("insert", 19, "0/0"),
+        row("insert", 20, "0/1"),
+        row("insert", 21, "0/2"),
+        row("insert", 20, "9/0"),
+        row("insert", 22, "9/1"),
+    )
+    found.observe(batch(watermark(30, "0/3"), watermark(30, "9/2")))
+    split = found.release().split(events)
+    assert places(split.released) == ["0/2", "9/1"]
+    assert places(split.redelivered) == ["0/0", "0/1", "9/0"]
+    assert not split.late.num_rows
+
+
+def test_a_statement_at_the_instant_of_a_load_is_done():
+    found = loaded(20)
+    found.observe(batch(watermark(30, "0/3")))
+    events = batch(ddl("ALTER TABLE a ADD c INT", 20), ddl("ALTER TABLE a ADD e INT", 21, "0/1"))
+    assert places(found.release().split(events).released) == ["0/1"]
+
+
+def test_after_a_load_a_partition_that_was_behind_is_late_from_the_load_on():
+    found = loaded(20)
+    found.observe_watermark(("t", 0), 40)
+    found.mark_applied(40)
+    assert found.watermark_of(("t", 7)) == 20
+    split = found.release().split(
+        batch(row("insert", 20, "7/0"), row("insert", 21, "7/1"), row("insert", 40, "7/2"))
+    )
+    assert places(split.late) == ["7/1", "7/2"]
+    assert places(split.redelivered) == ["7/0"]
+
+
+def test_without_watermarks_a_load_still_passes_over_what_it_has():
+    split = (
+        loaded(20, watermarks=False)
+        .release()
+        .split(batch(row("insert", 20, "0/0"), row("insert", 21, "0/1")))
+    )
+    assert (places(split.released), places(split.redelivered)) == (["0/1"], ["0/0"])
+
+
+def test_a_load_survives_as_json_and_comes_before_all_changes():
+    found = Gate.from_json(loaded(20).to_json())
+    assert (found.loaded_ts, found.applied_ts) == (20, 20)
+    found.mark_applied(30)
+    with pytest.raises(ValueError, match="before all changes"):
+        found.mark_loaded(40)

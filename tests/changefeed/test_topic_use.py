@@ -6,7 +6,12 @@ import pytest
 
 from tests.support.changes import ddl
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
-from tidegate.changefeed.receive.topic_use import FeedTopics, TopicSurvey, TopicUse
+from tidegate.changefeed.receive.topic_use import (
+    FeedTopics,
+    TopicSurvey,
+    TopicUse,
+    earlier_use,
+)
 from tidegate.changefeed.send.dispatch import Dispatcher
 from tidegate.sql.tables import Name, TableBook
 
@@ -214,3 +219,19 @@ def test_a_survey_that_is_kept_says_what_a_new_one_says(topics, seed):
             for row in waiting:
                 tables.run(row["ddl"]["query"], row["database"], row["table"])
             waiting.clear()
+
+
+# --- before a load --------------------------------------------------------------------------------
+
+
+def test_statements_up_to_a_load_retire_the_topics_of_tables_that_it_does_not_have():
+    early = [
+        statement("CREATE TABLE a (id INT PRIMARY KEY)"),
+        statement("CREATE TABLE b (id INT PRIMARY KEY)", "b", "d_b"),
+        statement("DROP TABLE a"),
+    ]
+    use = earlier_use(TopicUse(), BY_TABLE, early, lambda: {"main", "d_a", "d_b"})
+    assert (use.retired, use.awaited, use.unseen) == ({"d_a"}, None, {Name("d", "b")})
+    for name, retired in (("a", set()), ("b", {"d_a"})):
+        tables = book(name)
+        assert survey(BY_TABLE, tables, []).use(use, [], tables).retired == retired

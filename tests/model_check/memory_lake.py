@@ -54,6 +54,7 @@ from tidegate.model.schema import Column
 from tidegate.spark.types import arrow_type, from_text_array
 from tidegate.sql.casts import convert
 from tidegate.sql.tables import Name
+from tidegate.wire.batch.change import CHANGE_SCHEMA
 
 Values = tuple[Any, ...]
 
@@ -83,7 +84,8 @@ class MemoryLog:
 
     def table(self, version: int) -> pa.Table:
         if self._whole is None or self._whole[0] != version:
-            self._whole = version, pa.concat_tables(self.parts[:version]).combine_chunks()
+            parts = [as_rows(CHANGE_SCHEMA.empty_table()), *self.parts[:version]]
+            self._whole = version, pa.concat_tables(parts).combine_chunks()
         return self._whole[1]
 
 

@@ -290,9 +290,61 @@ def _lake_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_options(command, options)
 
 
+def _load_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What existing rows are loaded from."""
+    options = [
+        click.option(
+            "--load",
+            "load_source",
+            envvar="TIDEGATE_LOAD",
+            metavar="URI",
+            help="Where existing rows are loaded from: the feed's database, "
+            "mysql://user@host:4000/ (the password also from the variable "
+            "TIDEGATE_LOAD_PASSWORD), or a dump of Dumpling, a folder or s3://…",
+        ),
+        click.option(
+            "--load-snapshot",
+            "load_snapshot",
+            type=click.IntRange(min=1),
+            metavar="TSO",
+            help="The instant to load; by default the present, or that of the dump.",
+        ),
+    ]
+    return _with_options(command, options)
+
+
 @commands.command()
 @click.argument("source", required=False)
 @_lake_options
+@_load_options
+@click.option(
+    "--load-mode",
+    type=click.Choice(["initial", "never", "only"]),
+    help="Load, then follow the feed (initial, the default with --load); not at all (never); or "
+    "make a copy of one instant (only).",
+)
+@click.option(
+    "--cdc",
+    "load_cdc",
+    metavar="URL",
+    help="TiCDC's address, http://host:8300: it says where the changefeed starts, which must not "
+    "be after the load.",
+)
+@click.option(
+    "--changefeed-id",
+    "load_changefeed_id",
+    metavar="ID",
+    help="Which of TiCDC's changefeeds the feed is of; by default the one that writes to its "
+    "topic.",
+)
+@click.option(
+    "--start-ts",
+    "load_start_ts",
+    type=click.IntRange(min=1),
+    metavar="TSO",
+    help="Where the changefeed starts, in place of --cdc: the start_ts that `cdc cli changefeed "
+    "query` shows.",
+)
 @click.option("--once", is_flag=True, help="End when all that the feed has now is in the tables.")
 @_changefeed_option
 @click.option(
@@ -350,6 +402,7 @@ def mirror(source: str | None, **options: Any) -> int:
 
     SOURCE is TiCDC's sink URI (kafka://host:port/topic?protocol=...), or a capture: a file or
     folder. Without --once it follows the feed until Ctrl-C, and a new start goes on from there.
+    With --load it begins with the rows that the database has, all of one instant.
     """
     from tidegate.cli.mirror import mirror
 

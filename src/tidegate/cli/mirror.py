@@ -35,9 +35,11 @@ if TYPE_CHECKING:
     from tidegate.lake.job.run import Progress
     from tidegate.lake.job.settings import LakeSettings
     from tidegate.lake.lake import Lake
+    from tidegate.lake.load.staging import LoadProgress
 
 TROUBLED = ("stopped", "incomplete", "diverged")
 """The states of tables that a summary names."""
+LOADING = "loading"
 LINE_SECONDS = 10.0
 """How often a line is written where there is no terminal."""
 
@@ -50,16 +52,21 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
     format_name = options.pop("format_name")
     seconds = options.pop("max_step_seconds")
     upstream = options.pop("upstream")
+    load, cdc = options.pop("load_source"), options.pop("load_cdc")
     renames = Routes.parse((), options.pop("rename_texts")).renames
     chosen = settings_of(
         source=source,
         format=format_name,
         rename=renames,
         upstream=Secret(upstream) if upstream else None,
+        load_source=Secret(load) if load else None,
+        load_cdc=Secret(cdc) if cdc else None,
         max_step_ms=None if seconds is None else round(seconds * 1000),
         **options,
     )
     feed = chosen.source
+    if feed is None and chosen.load.is_wanted and chosen.load.mode == "only":
+        return copy(chosen.claim(format_name is not None), output)
     if feed is None:
         raise click.UsageError("No feed is named: give SOURCE, or feed.source in --config.")
     chosen = chosen.claim(format_name is not None)
@@ -77,6 +84,25 @@ def mirror(source: str | None, *, once: bool, output: str, **options: Any) -> bo
                 raise
 
 
+def copy(settings: LakeSettings, output: str) -> bool:
+    """Loads a lake that follows no feed, or none yet."""
+    from tidegate.lake.job.run import MirrorRun
+    from tidegate.lake.load.copying import no_feed
+
+    report = _JsonReport() if output == "json" else _report()
+    with making(settings) as made, opened(settings, create=True) as lake:
+        made.keeps = True
+        settings.remember({})
+        started = time.monotonic()
+        load = settings.load.request(lake.spark, None)
+        run = MirrorRun(lake, no_feed(), settings.mirror(), on_progress=report.progress, load=load)
+        with _stopping() as stop, report:
+            run.load_only(stop.is_asked)
+        summary = summarise(lake, run.progress, time.monotonic() - started)
+        report.done(summary)
+        return bool(summary["fine"])
+
+
 def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report, made: Making) -> bool:
     from tidegate.lake.apply.policy import SchemaChangeRefused
     from tidegate.lake.job.run import MirrorRun
@@ -88,16 +114,19 @@ def _run(lake: Lake, settings: LakeSettings, once: bool, report: Report, made: M
     report.begin(feed.identity)
 
     def progress(progress: Progress) -> None:
-        if progress.messages:
+        if progress.messages or progress.load is not None:
             settings.remember(feed.identity)
         report.progress(progress)
 
-    run = MirrorRun(lake, feed, settings.mirror(), on_progress=progress)
+    load = settings.load.request(lake.spark, feed.topics.default)
+    run = MirrorRun(lake, feed, settings.mirror(), on_progress=progress, load=load)
     started = time.monotonic()
     stopped_by: BadMessages | SchemaChangeRefused | None = None
     with _binding(lake, settings, feed.identity, made), _stopping() as stop, report:
         try:
-            if once:
+            if settings.load.mode == "only":
+                run.load_only(stop.is_asked)
+            elif once:
                 run.once(stop.is_asked)
             else:
                 run.forever(stop.is_asked, settings.interval_ms / 1000)
@@ -197,12 +226,52 @@ def summarise(lake: Lake, progress: Progress, seconds: float) -> dict[str, Any]:
         "ingestSeconds": round(progress.ingest_seconds, 3),
         "applySeconds": round(progress.apply_seconds, 3),
         "rowsPerSecond": round(progress.rows / busy) if busy else 0,
+        **({} if progress.load is None else {"load": load_facts(progress.load)}),
         **{state: [each for each in facts if each["state"] == state] for state in TROUBLED},
         "waiting": waiting,
         "foreignTopics": dict(state.gate.unreadable),
         "quarantined": bad,
         "fine": not (waiting or bad) and all(table.is_exact for table in tables),
     }
+
+
+def load_facts(load: LoadProgress) -> dict[str, Any]:
+    """How a load stands, for programs."""
+    left, holds = load.seconds_left, load.holds_seconds
+    return {
+        "source": load.source,
+        "ts": load.ts,
+        "instant": iso(load.ts),
+        "attempt": load.attempt,
+        "tables": load.tables,
+        "tablesDone": load.tables_done,
+        "parts": load.parts,
+        "partsDone": load.parts_done,
+        "rows": load.rows,
+        "bytes": load.bytes,
+        "expectedBytes": load.expected_bytes,
+        "seconds": round(load.seconds, 3),
+        "rowsPerSecond": round(load.rows / load.seconds) if load.seconds else 0,
+        "secondsLeft": None if left is None else round(left),
+        "snapshotHoldsSeconds": None if holds is None else round(holds),
+    }
+
+
+def load_line(load: LoadProgress) -> str:
+    """How a load stands, in one line."""
+    parts = [
+        f"loading {load.source} as of {instant(load.ts)}",
+        f"{load.tables_done:,} of {counted(load.tables, 'table')}",
+        f"{load.parts_done:,} of {counted(load.parts, 'part')}",
+        f"{counted(load.rows, 'row')}, {load.bytes / 1e6:,.1f} MB",
+    ]
+    if load.seconds >= 1:
+        parts.append(f"{load.rows / load.seconds:,.0f} rows/s")
+    if load.seconds_left:
+        parts.append(f"{span(load.seconds_left)} left")
+    if load.attempt > 1:
+        parts.append(f"start {load.attempt}")
+    return ", ".join(parts)
 
 
 # --- saying it ------------------------------------------------------------------------------------
@@ -232,7 +301,8 @@ class Report:
         if progress.phase == self._phase and now - self._last < LINE_SECONDS:
             return
         self._phase, self._last = progress.phase, now
-        say(line(progress), err=True)
+        load = progress.load if progress.phase == LOADING else None
+        say(line(progress) if load is None else load_line(load), err=True)
 
     def done(self, summary: dict[str, Any]) -> None:
         """Says what came of it."""
@@ -260,6 +330,7 @@ class _JsonReport(Report):
                 "applied": iso(progress.applied_ts),
                 "resolvedTs": progress.resolved_ts,
                 "lagSeconds": lag_seconds(progress.applied_ts),
+                **({} if progress.load is None else {"load": load_facts(progress.load)}),
             }
         )
 
@@ -290,6 +361,8 @@ class _LiveReport(Report):
             ("rows applied", f"{progress.rows:,}", counted(progress.steps, "snapshot")),
             ("applied", instant(progress.applied_ts), f"lag {_lag(progress)}"),
         ]
+        if progress.phase == LOADING and progress.load is not None:
+            entries.append(("loaded", load_line(progress.load), ""))
         for name, value, more in entries:
             grid.add_row(Text(name, "dim"), Text(value, "bold"), Text(more, "dim"))
         self._live.update(grid)
@@ -326,6 +399,13 @@ def line(progress: Progress) -> str:
 
 def tell(summary: dict[str, Any]) -> None:
     """The summary for eyes."""
+    load = summary.get("load")
+    if load is not None:
+        say(
+            f"{counted(load['rows'], 'row')} of {counted(load['tablesDone'], 'table')} loaded from "
+            f"{load['source']} as of {instant(load['ts'])}, in {load['seconds']:.1f} s "
+            f"({load['rowsPerSecond']:,} rows/s)"
+        )
     rows, messages = counted(summary["rows"], "row"), counted(summary["messages"], "message")
     earlier = ""
     if summary["rows"] and not summary["messages"]:

@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidegate.model import TidegateError, errors
+from tidegate.model import TidegateError
 
 _MARK = re.compile(r"tidegate-error:([A-Za-z0-9+/]+=*);")
 
@@ -50,7 +50,14 @@ def error_in(failure: BaseException | str) -> TidegateError | None:
     if match is None:
         return None
     name, arguments, fields = json.loads(b64decode(match[1]))
-    kind: type[TidegateError] = getattr(errors, name)
-    error = kind(*arguments)
+    error = _kinds(TidegateError)[name](*arguments)
     vars(error).update(fields)
     return error
+
+
+def _kinds(base: type[TidegateError]) -> dict[str, type[TidegateError]]:
+    """All classes of errors by their names, which are used once; the task's are loaded here too."""
+    kinds = {base.__name__: base}
+    for each in base.__subclasses__():
+        kinds |= _kinds(each)
+    return kinds

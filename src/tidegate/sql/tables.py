@@ -159,7 +159,7 @@ class TableBook:
     """The schemas of a feed's tables by name, and what is known of its databases.
 
     The history is known from its start if every database that the book has heard of was created by
-    the feed: then there is no table that the book does not know.
+    the feed, or loaded: then there is no table that the book does not know.
     """
 
     def __init__(self, schemas: Iterable[TableSchema] = ()) -> None:
@@ -186,6 +186,17 @@ class TableBook:
         self._schemas[folded] = schema
         self._heard_of.add(folded[0])
         self._changed.add(folded)
+
+    def put_database(self, name: str, charset: Charset | None = None) -> None:
+        """Says that every table of a database is known, and what its tables inherit."""
+        self._heard_of.add(name.lower())
+        self._created.add(name.lower())
+        self.put_charset(name, charset)
+
+    def put_charset(self, name: str, charset: Charset | None) -> None:
+        """Says what new tables of a database inherit; None: the default."""
+        if charset is not None:
+            self._charsets[name.lower()] = charset
 
     def remove(self, name: Name) -> None:
         """Forgets a table."""

@@ -5,8 +5,9 @@ in use (see `topic_use`). Rows and DDL at or below it are released, later ones a
 says which, and `Release` has the rule. A change below what has been applied is a re-delivery if a
 watermark of its own partition had covered it; otherwise it is late: its partition did not count
 then, and it was never applied. At equality the documents and the practice of TiCDC differ, so a
-change that arrives with `commit_ts = applied_ts` is still released. No I/O; the state is small and
-survives as JSON.
+change that arrives with `commit_ts = applied_ts` is still released. What was loaded from the
+database (`mark_loaded`) is applied for good, whichever partition brings its changes, and when. No
+I/O; the state is small and survives as JSON.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class Gate:
         self._highest = 0
         """The highest watermark that was obeyed, of all partitions."""
         self._applied = _Applied()
+        self._loaded_ts = 0
         self.add_partitions(partitions)
 
     # --- what is known ----------------------------------------------------------------------------
@@ -162,6 +164,11 @@ class Gate:
     def applied_ts(self) -> int:
         """Every change up to here has been applied, as `mark_applied` was told."""
         return self._applied.ts
+
+    @property
+    def loaded_ts(self) -> int:
+        """The instant of the load that the tables began with; 0: they began with the feed."""
+        return self._loaded_ts
 
     @property
     def applied_ddl(self) -> frozenset[DdlId]:
@@ -198,16 +205,17 @@ class Gate:
     def behind(self) -> tuple[Source, ...]:
         """The partitions of which changes at or below `applied_ts` may be late."""
         states = self._partitions.items()
-        return tuple(source for source, state in states if state.settled < self.applied_ts)
+        had = self.applied_ts
+        return tuple(s for s, state in states if max(state.settled, self._loaded_ts) < had)
 
     def watermark_of(self, source: Source | tuple[str, int]) -> int:
         """The highest watermark of a partition when changes were last marked as applied.
 
         A change from it above this and at or below `applied_ts` was never applied: it is late. 0
-        for a partition that had said nothing then, or was not known.
+        for a partition that had said nothing then, or was not known; but a load has all up to it.
         """
         state = self._partitions.get(Source(*source))
-        return 0 if state is None else state.settled
+        return self._loaded_ts if state is None else max(state.settled, self._loaded_ts)
 
     def statements_of(self, topic: str) -> int:
         """The commit_ts up to which all statements of a topic were applied.
@@ -333,6 +341,15 @@ class Gate:
         touched += (name for entry in done for name in entry.names)
         self._applied.tables.update(folded(*name) for name in touched)
 
+    def mark_loaded(self, ts: int) -> None:
+        """Says that the tables were read from the database as of `ts`, before any change of a feed.
+
+        Changes at or below it have no effect any more, whichever partition brings them.
+        """
+        if self._applied.ts:
+            raise ValueError("a load comes before all changes")
+        self._applied, self._loaded_ts = _Applied(ts), ts
+
     def note_applied(self, ddl: Iterable[DdlId]) -> None:
         """Says that statements which came late have been dealt with.
 
@@ -397,7 +414,7 @@ class Gate:
         if until is None:
             until = self._resolved_ts if self.has_watermarks else EVERYTHING
         if not self.has_watermarks:
-            return Release(until, by_arrival=True)
+            return Release(until, by_arrival=True, loaded_ts=self._loaded_ts)
         return Release(
             until,
             self._applied.ts,
@@ -405,6 +422,7 @@ class Gate:
             frozenset(self._applied.tables),
             frozenset(self._applied.rows),
             {source: state.settled for source, state in self._partitions.items()},
+            loaded_ts=self._loaded_ts,
         )
 
     # --- restarts ---------------------------------------------------------------------------------
@@ -435,6 +453,7 @@ class Gate:
                 "startTs": self._start_ts,
                 "resolvedTs": self._resolved_ts,
                 "appliedTs": self._applied.ts,
+                "loadedTs": self._loaded_ts,
                 "appliedDdl": sorted(self._applied.ddl),
                 "appliedTables": sorted(self._applied.tables),
                 "appliedRows": sorted(self._applied.rows),
@@ -477,6 +496,7 @@ class Gate:
             {folded(database, table) for database, table in told["appliedTables"]},
             set(told["appliedRows"]),
         )
+        gate._loaded_ts = told.get("loadedTs", 0)  # absent in states of earlier versions
         gate.went_back = told["wentBack"]
         gate.jump_count = told["jumpCount"]
         gate.jumps = [

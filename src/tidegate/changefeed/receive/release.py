@@ -3,7 +3,8 @@
 `Gate.release` makes a `Release`. Everything after `applied_ts` up to `until` is released. So is a
 change at `applied_ts` itself, unless it was applied, or a statement applied at that instant closed
 its table: rows at a statement's commit_ts go before it. A change at or below `applied_ts` that its
-partition had not promised by a watermark is late. Arrow batches are split here; `Span` is what
+partition had not promised by a watermark is late. A change at or below `loaded_ts` is in what the
+consumer loaded from the database: nothing releases it. Arrow batches are split here; `Span` is what
 other engines render.
 """
 
@@ -99,6 +100,7 @@ class Release:
     rows: frozenset[str] = frozenset()
     promised: Mapping[Source, int] = field(default_factory=dict)
     by_arrival: bool = False
+    loaded_ts: int = 0
 
     # --- as spans ---------------------------------------------------------------------------------
 
@@ -110,15 +112,16 @@ class Release:
     @property
     def again(self) -> Span:
         """The last instant once more: what of it was not applied is released."""
-        return Span(self.applied_ts - 1, min(self.applied_ts, self.until), but=self.closed)
+        above = max(self.applied_ts - 1, self.loaded_ts)
+        return Span(above, min(self.applied_ts, self.until), but=self.closed)
 
     @property
     def late(self) -> tuple[Span, ...]:
         """What the partitions that were behind bring late."""
         return tuple(
-            Span(promised, self.applied_ts, source)
+            Span(max(promised, self.loaded_ts), self.applied_ts, source)
             for source, promised in self.promised.items()
-            if promised < self.applied_ts and not self.by_arrival
+            if max(promised, self.loaded_ts) < self.applied_ts and not self.by_arrival
         )
 
     # --- for Arrow --------------------------------------------------------------------------------
@@ -131,14 +134,18 @@ class Release:
         table = as_table(batch)
         gated = pc.is_in(table["kind"], pa.array(GATED_KINDS))
         ts = table["commit_ts"]
-        ripe = gated
+        ripe, loaded = gated, pc.and_(gated, False)
+        if self.loaded_ts:
+            loaded = pc.and_(gated, _true(pc.less_equal(ts, self.loaded_ts)))
         if self.until != EVERYTHING:
             ripe = pc.and_(gated, _true(pc.less_equal(ts, self.until)))
         if self.by_arrival:
             never = _array(pc.and_(gated, False))
-            return Masks(_array(ripe), _array(pc.and_not(gated, ripe)), never, never)
+            held, ripe = pc.and_not(gated, ripe), pc.and_not(ripe, loaded)
+            return Masks(_array(ripe), _array(pc.and_not(held, loaded)), _array(loaded), never)
         done, closed = self._at_applied(table, names_of)
         old = pc.or_(_true(pc.less(ts, self.applied_ts)), pc.or_(done, closed))
+        old = pc.or_(old, loaded)
         uncovered = pc.and_not(self._uncovered(table), done)
         late = pc.and_(gated, uncovered)
         redelivered = pc.and_(gated, pc.and_not(old, uncovered))
@@ -164,7 +171,7 @@ class Release:
         found = pc.and_(_true(pc.less_equal(ts, self.applied_ts)), False)
         sources = table.select(["topic", "partition"]).group_by(["topic", "partition"])
         for row in sources.aggregate([]).to_pylist():
-            promised = self.promised.get(source_of(row), 0)
+            promised = max(self.promised.get(source_of(row), 0), self.loaded_ts)
             if promised < self.applied_ts:
                 topic, partition = (
                     pc.is_in(table[name], pa.array([row[name]], table[name].type))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -194,6 +194,24 @@ class TopicSurvey:
                     del by_topic[table.topic or ""]
 
 
+def earlier_use(
+    before: TopicUse,
+    topics: FeedTopics,
+    statements: Iterable[Mapping[str, Any]],
+    there: Callable[[], Collection[str]] = tuple,
+) -> TopicUse:
+    """The topics in use after statements from before a load, of whose tables the book knows none.
+
+    The tables that are there after them count as `unseen`: the load may have left them out.
+    """
+    if topics.is_one:
+        return before
+    trial = _Trial(TopicSurvey(topics), before, TableBook(), (), there)
+    for _, together in groupby(statements, lambda row: row["commit_ts"]):
+        trial.run(list(together))
+    return replace(trial.use(), awaited=before.awaited, unseen=trial.names)
+
+
 class _Trial:
     """The tables that exist while statements run, and the topics that tables have left."""
 
@@ -223,6 +241,11 @@ class _Trial:
         self._shared = set(before.shared)
         self._left: set[str] = set()
         self._rowless: set[Folded] = set()
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The tables that exist now."""
+        return frozenset(self._names)
 
     def _add(self, name: Name) -> None:
         self._names.add(name)

@@ -14,6 +14,7 @@ from tidegate.lake.apply.plan.steps import Create, Drop, PastEffect, PastKind, S
 from tidegate.lake.apply.plan.tables import Status, Table, Tables
 from tidegate.lake.changelog.changelog import Group
 from tidegate.lake.routes import Routes
+from tidegate.model import TableSchema
 from tidegate.sql.ddl import ChangeKind
 from tidegate.sql.tables import Name, TableBook
 
@@ -33,6 +34,21 @@ _SCHEMA_CHANGES = (
 
 class Planner(StatementPlanning):
     """Turns statements and row groups into steps, and carries names and schemas through them."""
+
+    def loaded(self, schemas: Iterable[TableSchema]) -> list[Create]:
+        """The tables that a load fills; one that the lake cannot hold is stopped and not made."""
+        for schema in schemas:
+            name = Name(schema.database, schema.table)
+            if self._routes.wants(name):
+                self._book.put(schema)
+                self._create(name, schema, self._target)
+        return [step for step in self._steps if isinstance(step, Create)]
+
+    def refuse(self, name: Name, reason: str) -> None:
+        """Notes a table that exists upstream and cannot be mirrored."""
+        schema = TableSchema(database=name.database, table=name.table)
+        table = self._tables[name.folded] = Table(name, schema)
+        self._stop(table, reason, self._target)
 
     def plan(
         self, statements: Sequence[Statement | PastEffect], groups: Iterable[Group]

@@ -141,6 +141,11 @@ class Ingest:
         """How many messages remain to be read after the last round."""
         return 0 if self._plan is None else self._plan.behind
 
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the last round has left nothing to be read."""
+        return self._plan is not None and not self._is_reading and not self._plan.behind
+
     def round(self) -> RoundReport | None:
         """Reads what there is next; None if there is nothing."""
         self._is_reading = True

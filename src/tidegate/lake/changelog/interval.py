@@ -28,12 +28,14 @@ class RowBounds:
 
     Without instants, all rows beyond. `beyond` is the last offset known of each partition, and
     `closed` are the tables of which rows at the first instant do not count, as `Span.but` has them.
+    Rows at or before `loaded` do not count at all.
     """
 
     beyond: Mapping[tuple[str, int], int]
     after: int | None = None
     until: int | None = None
     closed: frozenset[tuple[str, str]] = frozenset()
+    loaded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,14 @@ class Interval:
 
         Those not `beyond` have been read before; `known` says the same as offsets.
         """
+        loaded = release.loaded_ts
         if release.by_arrival:
-            bounds = RowBounds(known)
-            return cls(rows & beyond, tuple(cuts), order=BY_ARRIVAL, bounds=bounds)
+            bounds = RowBounds(known, loaded=loaded)
+            wanted = beyond if not loaded else beyond & above("commit_ts", loaded)
+            return cls(rows & wanted, tuple(cuts), order=BY_ARRIVAL, bounds=bounds)
         then = equal("commit_ts", release.applied_ts)
         wanted = meeting(release.fresh) | every(meeting(release.again), beyond)
-        bounds = RowBounds(known, release.applied_ts, release.until, release.closed)
+        bounds = RowBounds(known, release.applied_ts, release.until, release.closed, loaded)
         applied = rows & then & ~beyond
         return cls(rows & wanted, tuple(cuts), release.applied_ts, applied, bounds=bounds)
 

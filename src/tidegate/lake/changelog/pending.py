@@ -120,9 +120,14 @@ def decide(groups: pa.Table, interval: Interval, bounds: RowBounds) -> Decision:
     all_beyond = pc.greater(groups["first_offset"], known)
     if bounds.after is None or bounds.until is None:
         touched, whole = some_beyond, all_beyond
+        if bounds.loaded:
+            touched = pc.and_(touched, pc.greater(last, bounds.loaded))
+            whole = pc.and_(whole, pc.greater(first, bounds.loaded))
         late: Any = pc.and_(whole, False)
     else:
         counts = pc.invert(_is_closed(groups, bounds.closed))
+        if bounds.loaded:
+            counts = pc.and_(counts, pc.greater(last, bounds.loaded))
         after, until = bounds.after, bounds.until
         at = pc.and_(pc.less_equal(first, after), pc.greater_equal(last, after))
         some_late = pc.and_(pc.and_(at, some_beyond), counts)

@@ -38,6 +38,8 @@ CHANGELOG = "changelog"
 """The table there that every lake has."""
 DROPPED_DATABASE = "_tidegate_dropped"
 """Where a catalog has the tables that were dropped upstream, until nothing needs them any more."""
+LOADING_DATABASE = "_tidegate_loading"
+"""Where a catalog has the tables that a load has not finished yet."""
 
 
 # What a mirrored table says of itself, in properties.
@@ -147,11 +149,18 @@ class TableFormat(ABC):
         return ""
 
     @abstractmethod
-    def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
+    def create(
+        self,
+        database: str,
+        table: str,
+        schema: TableSchema,
+        position: Position,
+        home: tuple[str, str] | None = None,
+    ) -> str:
         """Makes an empty table with the columns of `schema` that rows carry; its identifier.
 
         The table remembers its `origin`. One of that name that is already there is in the way and
-        is retired.
+        is retired. `home` is the name that its folder is given, if that is another.
         """
 
     @abstractmethod

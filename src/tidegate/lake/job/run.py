@@ -25,6 +25,9 @@ from tidegate.lake.job.mirror import Mirror, MirrorSettings, StepReport
 from tidegate.lake.job.probe import ExecutorProbe, unusable_python
 from tidegate.lake.job.upkeep import Upkeep
 from tidegate.lake.lake import Lake
+from tidegate.lake.load.job import FeedCheck, LoadJob, LoadRequest, LoadStopped
+from tidegate.lake.load.loader import LoadTarget, check_loadable
+from tidegate.lake.load.staging import LoadProgress
 from tidegate.model import LakeError, SourceUnreachable, TidegateError
 from tidegate.source.base import RoundLimits, Source
 from tidegate.source.errors import error_in
@@ -51,6 +54,10 @@ class Feed:
     """What a round reads at most."""
     topics: FeedTopics = field(default_factory=FeedTopics)
     """What the changefeed's settings say about its topics."""
+    sends: Callable[[str, str], bool] = lambda database, table: True
+    """Whether the changefeed's filter selects a table."""
+    sends_keyless: bool = False
+    """Whether it is known to send tables without a key (`force-replicate`)."""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,7 @@ class Progress:
     ingest_seconds: float = 0.0
     apply_seconds: float = 0.0
     waiting: Mapping[Any, int] = field(default_factory=dict)
+    load: LoadProgress | None = None
 
     @property
     def bytes_behind(self) -> int:
@@ -89,13 +97,19 @@ class MirrorRun:
         *,
         on_progress: Callable[[Progress], None] = lambda progress: None,
         boundary: Callable[[str], None] = lambda name: None,
+        load: LoadRequest | None = None,
     ) -> None:
+        """`load` is what a lake without tables begins with."""
         self.lake = lake
         self.feed = feed
         self.settings = settings or MirrorSettings()
         self.progress = Progress()
         self._on_progress = on_progress
         self._boundary = boundary
+        self._load = load
+        start = None if load is None else load.start
+        self._check = FeedCheck(lake, start, watermarks=feed.watermarks)
+        self._epoch = 0
         self._shared = ExecutorProbe(lake.spark, lake.changelog.log, lake.place.folder)
 
     def once(self, stop: Callable[[], bool] = lambda: False) -> Progress:
@@ -108,6 +122,10 @@ class MirrorRun:
             with self._telling("Opening the lake"):
                 mirror = self._open(stack)
                 ingest = self._ingest()
+            loaded = self._loaded(mirror, ingest, stop)
+            if loaded is None:
+                return self.progress
+            mirror = loaded
             self._tell("reading")
             with self._telling(READING):
                 if not self._read_all(ingest, stop):
@@ -118,6 +136,16 @@ class MirrorRun:
             with self._telling("Moving the tables on"):
                 mirror.settle()
             self._tell("done")
+        return self.progress
+
+    def load_only(self, stop: Callable[[], bool] = lambda: False) -> Progress:
+        """Loads the tables, if they are not, and follows nothing."""
+        with ExitStack() as stack:
+            with self._telling("Opening the lake"):
+                mirror = self._open(stack)
+                ingest = self._ingest()
+            if self._loaded(mirror, ingest, stop) is not None:
+                self._tell("done")
         return self.progress
 
     def _read_all(self, ingest: Ingest, stop: Callable[[], bool]) -> bool:
@@ -141,6 +169,10 @@ class MirrorRun:
             with self._telling("Opening the lake"):
                 mirror = self._open(stack)
                 ingest = self._ingest()
+            loaded = self._loaded(mirror, ingest, stop)
+            if loaded is None:
+                return self.progress
+            mirror = loaded
             reading = self._start(ingest, interval)
             stack.callback(lambda: reading.stop(_ROUND_SECONDS))
             settings = self.settings
@@ -173,18 +205,61 @@ class MirrorRun:
 
     def _open(self, stack: ExitStack) -> Mirror:
         self._shared.check()
-        stack.enter_context(self.lake.leased(self.settings.lease_seconds))
+        lease = stack.enter_context(self.lake.leased(self.settings.lease_seconds))
+        self._epoch = lease.epoch
         stack.callback(self.feed.source.close)
-        mirror = Mirror(
+        mirror = self._mirror()
+        self._claim(mirror)
+        self.progress.applied_ts = mirror.state.applied_ts
+        return mirror
+
+    def _mirror(self) -> Mirror:
+        return Mirror(
             self.lake,
             watermarks=self.feed.watermarks,
             feed=self.feed.identity,
             settings=replace(self.settings, topics=self.feed.topics),
             boundary=self._boundary,
         )
-        self._claim(mirror)
+
+    def _loaded(self, mirror: Mirror, ingest: Ingest, stop: Callable[[], bool]) -> Mirror | None:
+        """The mirror after the load, if there is one to do; None if that was stopped."""
+        if self._load is None or mirror.state.step:
+            return mirror
+        check_loadable(self.lake)
+        settings, feed = self.settings, self.feed
+        target = LoadTarget(
+            feed.identity,
+            feed.watermarks,
+            settings.routes,
+            settings.threads,
+            feed.sends,
+            feed.sends_keyless,
+        )
+        job = LoadJob(
+            self.lake,
+            self._load,
+            target,
+            self._check,
+            ingest,
+            epoch=self._epoch,
+            stop=stop,
+            on_progress=self._tell_load,
+            boundary=self._boundary,
+            is_reading=lambda reading: not self._is_cut_off(reading),
+        )
+        try:
+            with self._telling("Loading the tables"):
+                job.run()
+        except LoadStopped:
+            return None
+        mirror = self._mirror()
         self.progress.applied_ts = mirror.state.applied_ts
         return mirror
+
+    def _tell_load(self, progress: LoadProgress) -> None:
+        self.progress.load = progress
+        self._tell("loading")
 
     def _claim(self, mirror: Mirror) -> None:
         """Makes the lake this feed's; LakeError if it is another's.
@@ -197,6 +272,11 @@ class MirrorRun:
             claim = None
         theirs = (mirror.state.feed or feed) if claim is None else claim["feed"]
         check_identity(theirs, feed)
+        if mirror.state.step and mirror.gate.has_watermarks != self.feed.watermarks:
+            raise LakeError(
+                "The lake was loaded for a feed with watermarks, and this one has none",
+                "Load it again, into another --lake, with this feed as SOURCE",
+            )
         if claim is None:
             self.lake.set_claim(theirs)
 
@@ -226,6 +306,9 @@ class MirrorRun:
         # It matters where the tables' topics are known one by one.
         unread = ingest.unread if self.feed.topics.topic_of is not None else ()
         started = time.monotonic()
+        loaded_ts = mirror.gate.loaded_ts
+        if loaded_ts and mirror.state.applied_ts == loaded_ts and not self._check.check(loaded_ts):
+            return False
         with self._telling("Moving the tables on"):
             self._shared.check()
             report = mirror.step(ingest.partitions, unread)

@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.changefeed.config.settings import (
     Duration,
+    Flag,
     Form,
     Secret,
     SecretText,
@@ -46,6 +47,7 @@ from tidegate.lake.formats.base import LakePlace
 from tidegate.lake.job.mirror import MirrorSettings
 from tidegate.lake.job.run import check_identity
 from tidegate.lake.lake import find_lake, no_lake
+from tidegate.lake.load.settings import MODES, LoadSettings
 from tidegate.lake.routes import Routes
 from tidegate.lake.storage.file_store import is_remote, make_folder, unwritable
 from tidegate.model import ConfigError, LakeError
@@ -93,8 +95,28 @@ _KEYS: dict[str, _Key] = {
     "lake.maintain": _Key("maintain_ms", Duration()),
     "lake.lease": _Key("lease_ms", Duration()),
     "tables.include": _Key("include", Texts()),
+    "load.source": _Key("load_source", SecretText(), path=True),
+    "load.mode": _Key("load_mode", Text(MODES)),
+    "load.snapshot": _Key("load_snapshot", Whole()),
+    "load.password-file": _Key("load_password_file", Text(), path=True),
+    "load.part-mb": _Key("load_part_mb", Whole(1, 65_536)),
+    "load.resource-group": _Key("load_resource_group", Text()),
+    "load.low-priority": _Key("load_low_priority", Flag()),
+    "load.cdc": _Key("load_cdc", SecretText()),
+    "load.changefeed-id": _Key("load_changefeed_id", Text()),
+    "load.start-ts": _Key("load_start_ts", Whole()),
+    "load.time-zone": _Key("load_time_zone", Text()),
+    "load.header": _Key("load_header", Flag()),
+    "load.separator": _Key("load_separator", Text()),
+    "load.delimiter": _Key("load_delimiter", Text()),
+    "load.null-value": _Key("load_null_value", Text()),
+    "load.line-terminator": _Key("load_line_terminator", Text()),
+    "load.escape-backslash": _Key("load_escape_backslash", Flag()),
+    "load.dialect": _Key("load_dialect", Text()),
     "spark.master": _Key("master", Text()),
 }
+_OF_LOAD = "load_"
+"""How the fields of LoadSettings begin among the others."""
 _MAPPINGS = {"tables.rename": "rename", "spark.settings": "spark_settings"}
 
 
@@ -131,6 +153,7 @@ class LakeSettings:
     rename: Mapping[str, str] = field(default_factory=dict)
     master: str | None = None
     spark_settings: Mapping[str, str] = field(default_factory=dict)
+    load: LoadSettings = field(default_factory=LoadSettings)
     routes: Routes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -183,7 +206,7 @@ class LakeSettings:
                 path = f"{table}.{name}"
                 found |= _setting(path, value, source)
         try:
-            return cls(**found)
+            return cls().with_options(**found)
         except ConfigError as error:
             raise ConfigError(error.setting, error.reason, source=source) from None
 
@@ -191,7 +214,11 @@ class LakeSettings:
         """These, but for what was given; None and nothing are not."""
         known = {each.name for each in fields(self) if each.init}
         chosen = {name: value for name, value in given.items() if value not in (None, (), {})}
-        assert chosen.keys() <= known, chosen.keys() - known
+        of_load = {name for name in chosen if name.startswith(_OF_LOAD)}
+        assert chosen.keys() - of_load <= known, chosen.keys() - known
+        if of_load:
+            loads = {name.removeprefix(_OF_LOAD): chosen.pop(name) for name in of_load}
+            chosen["load"] = replace(self.load, **loads)
         return replace(self, **chosen)
 
     @property
@@ -335,6 +362,13 @@ def _setting(path: str, value: object, source: str) -> dict[str, Any]:
         found = key.form.of_toml(value)
     except ValueError as error:
         raise ConfigError(path, str(error), source=source) from None
-    if key.path and isinstance(found, str) and ":" not in found.partition("/")[0]:
-        found = str(Path(source).parent / found)
+    if key.path and isinstance(found, Secret):
+        return {key.field: Secret(_located(found.reveal(), source))}
+    if key.path and isinstance(found, str):
+        found = _located(found, source)
     return {key.field: found}
+
+
+def _located(path: str, source: str) -> str:
+    """A path, relative to the folder of the file that names it; a URI as it is."""
+    return path if ":" in path.partition("/")[0] else str(Path(source).parent / path)

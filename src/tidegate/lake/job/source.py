@@ -59,7 +59,14 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
         )
         reading.check()
         return Feed(
-            source, reading, identity, config.sends_watermarks, limits, topics=feed_topics(config)
+            source,
+            reading,
+            identity,
+            config.sends_watermarks,
+            limits,
+            feed_topics(config),
+            config.replicates,
+            config.force_replicate,
         )
     count = None if config is None else config.partition_num
     tasks = 2 * spark.sparkContext.defaultParallelism
@@ -72,7 +79,10 @@ def open_feed(spark: SparkSession, settings: LakeSettings) -> Feed:
         reading, watermarks, settings.time_zone, settings.routes
     )
     topics = FeedTopics(partition_num=count)
-    return Feed(capture, reading, identity, watermarks, limits, topics)
+    feed = Feed(capture, reading, identity, watermarks, limits, topics)
+    if config is None:
+        return feed
+    return replace(feed, sends=config.replicates, sends_keyless=config.force_replicate)
 
 
 def _detected(given: Reading, head: Head, path: str) -> Reading:

@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -91,6 +91,8 @@ class Dump:
     options: DumpOptions
     snapshot_ts: int
     tables: Mapping[Name, DumpTable]
+    databases: Mapping[str, Charset | None] = field(default_factory=dict)
+    """All databases of the dump, with what their tables inherit."""
 
     @classmethod
     def open(
@@ -109,6 +111,7 @@ class Dump:
             options=options,
             snapshot_ts=metadata.snapshot_ts(location, text, options),
             tables=listing.tables(),
+            databases=dict(listing.databases.values()),
         )
 
     @cached_property
@@ -294,6 +297,7 @@ class _Listing:
         self._views: set[str] = set()
         self._data: dict[str, list[DumpFile]] = defaultdict(list)
         self._paths: dict[FileName, str] = {}
+        self.databases: dict[str, tuple[str, Charset | None]] = {}
 
     @classmethod
     def of(cls, store: Any, folder: str, location: str) -> _Listing:
@@ -373,19 +377,17 @@ class _Listing:
                     strict=True,
                 )
             )
-        databases = {
+        self.databases = {
             stem: schemas.database_of(self._paths[name], contents[name], names.unescaped(stem))
             for stem, name in self._databases.items()
         }
-        tables = (self._table(name, contents[name], databases) for name in wanted)
+        tables = (self._table(name, contents[name]) for name in wanted)
         return {table.name: table for table in tables}
 
     def _content(self, name: FileName) -> bytes:
         return streams.content(self._store, self._paths[name], name.compression)
 
-    def _table(
-        self, name: FileName, data: bytes, databases: Mapping[str, tuple[str, Charset | None]]
-    ) -> DumpTable:
+    def _table(self, name: FileName, data: bytes) -> DumpTable:
         path = self._paths[name]
         stem, dot, table = name.stem.partition(".")
         if not dot:
@@ -393,7 +395,7 @@ class _Listing:
                 f"the file {path} is not named as Dumpling names schema files",
                 "Make the dump again with Dumpling's default file names",
             )
-        database, charset = databases.get(stem, (names.unescaped(stem), None))
+        database, charset = self.databases.get(stem, (names.unescaped(stem), None))
         schema = schemas.table_schema(path, data, database, charset)
         if schema.table not in (table, names.unescaped(table)):
             raise DumpError(

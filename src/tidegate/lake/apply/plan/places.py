@@ -12,7 +12,7 @@ from tidegate.lake.apply.plan.steps import Create, Drop, PastEffect, Step
 from tidegate.lake.apply.plan.tables import Status, Table, Tables
 from tidegate.lake.apply.policy import Policy
 from tidegate.lake.changelog.changelog import Group
-from tidegate.lake.formats.base import DROPPED_DATABASE, OWN_DATABASE, Position
+from tidegate.lake.formats.base import DROPPED_DATABASE, LOADING_DATABASE, OWN_DATABASE, Position
 from tidegate.lake.routes import Routes
 from tidegate.model import TableSchema
 from tidegate.sql.tables import Name, TableBook
@@ -108,7 +108,7 @@ class TablePlanning:
     def _obstacle(self, name: Name, but: Table | None = None) -> str:
         """Why the table cannot have in the lake the name that it is to have there, or nothing."""
         there = self._routes.destination(name)
-        if there.database.lower() in (OWN_DATABASE, DROPPED_DATABASE):
+        if there.database.lower() in (OWN_DATABASE, DROPPED_DATABASE, LOADING_DATABASE):
             return OWN_PLACE
         for other in self._tables.values():
             if other is but or self._is_nowhere(other):

@@ -50,11 +50,20 @@ class DeltaTables(DeltaCommits):
         own = self._place.own_database
         return [each for each in identifiers if self._property(each, LAKE) == own]
 
-    def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
+    def create(
+        self,
+        database: str,
+        table: str,
+        schema: TableSchema,
+        position: Position,
+        home: tuple[str, str] | None = None,
+    ) -> str:
         in_the_way = self._known_names().get((database, table))
         if in_the_way is not None:
             self.retire(in_the_way, position)
-        folder = f"{self._folders.tables}/{new_folder(self._place.prefix + database, table)}"
+        in_database, name = home or (database, table)
+        folder = new_folder(self._place.prefix + in_database, name)
+        folder = f"{self._folders.tables}/{folder}"
         identifier = self._identifier(folder)
         properties = table_properties(schema, position) | {
             ORIGIN: origin_of(database, table, position)

@@ -55,7 +55,14 @@ _PROPERTIES = {
 class IcebergTables(IcebergCatalog):
     """Whole tables of one lake."""
 
-    def create(self, database: str, table: str, schema: TableSchema, position: Position) -> str:
+    def create(
+        self,
+        database: str,
+        table: str,
+        schema: TableSchema,
+        position: Position,
+        home: tuple[str, str] | None = None,
+    ) -> str:
         identifier = self.identifier(database, table)
         self._check_ours(identifier)
         self.retire(identifier, position)
@@ -69,7 +76,8 @@ class IcebergTables(IcebergCatalog):
         for key, value in (_PROPERTIES | properties).items():
             builder = builder.withProperty(key, value)
         if self._place.catalog is None:
-            folder = local_folder(self._place.folder) / "tables" / new_folder(database, table)
+            folder = local_folder(self._place.folder) / "tables"
+            folder /= new_folder(*(home or (database, table)))
             builder = builder.withLocation(str(folder))
         transaction = builder.createTransaction()
         self._add_snapshot(transaction, position)

@@ -92,8 +92,8 @@ class StepChooser:
     def _statements(self, target: int) -> tuple[list[Statement], int]:
         """The statements up to an instant, and the instant, earlier if there are too many."""
         gate, pending = self._session.gate, self._session.seen.all_statements()
-        if gate.has_watermarks:
-            pending = pending.filter(gate.release(target).masks(pending).released)
+        release = gate.release(target if gate.has_watermarks else None)
+        pending = pending.filter(release.masks(pending).released)
         rows = in_order(pending, by_arrival=not gate.has_watermarks).to_pylist()
         if not gate.has_watermarks:
             done = {each.key(by_text=True) for each in self._state.done}

@@ -16,6 +16,7 @@ from tidegate.lake.job.step.topics import (
     needs_judgement,
     unapplied,
     unheard,
+    use_before,
 )
 from tidegate.lake.quarantine import BadMessages, place_of
 
@@ -82,13 +83,14 @@ class Observer:
             gate.add_partitions(sorted([*rows, *bootstrapped(events)]), spoke=True)
             seen.tables.update(*rows.values())
             self._learn_tables()
-            statements = unapplied(gate, seen.all_statements())
+            pending = seen.all_statements()
+
+            def there() -> set[str]:
+                return {source.topic for source in gate.watermarks}
+
+            before = use_before(gate, topics, pending, there)
             gate.topics = self._survey.use(
-                gate.topics,
-                statements,
-                state.book,
-                seen.tables,
-                lambda: {source.topic for source in gate.watermarks},
+                before, unapplied(gate, pending), state.book, seen.tables, there
             )
 
     def _learn_tables(self) -> None:

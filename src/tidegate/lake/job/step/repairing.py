@@ -25,8 +25,11 @@ from tidegate.lake.job.step.session import MirrorSession, StepTimer
 from tidegate.lake.storage.predicates import (
     ALWAYS,
     Condition,
+    above,
     above_by_partition,
+    equal,
     every,
+    some,
     up_to,
 )
 from tidegate.model import TableSchema
@@ -59,7 +62,11 @@ class LateRepair:
             return None
         places = session.lake.quarantine.read_since(state.retried, until)
         changelog = session.pinned_changelog()
-        late = LateEvents(~state.offsets.beyond(), places=places)
+        taken = ~state.offsets.beyond()
+        if session.gate.loaded_ts:
+            since = above("commit_ts", session.gate.loaded_ts)
+            taken = taken & some(since, equal("kind", "schema"), equal("kind", "watermark"))
+        late = LateEvents(taken, places=places)
         log = session.lake.late_log(changelog, late)
         events = log.control_events()
         session.gate.observe(events)

@@ -7,7 +7,7 @@ neither stop the mirror nor hold the gate.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidegate.changefeed.receive.gate import Gate
 from tidegate.changefeed.receive.order import in_order
-from tidegate.changefeed.receive.topic_use import FeedTopics
+from tidegate.changefeed.receive.topic_use import FeedTopics, TopicUse, earlier_use
 from tidegate.lake.changelog.changelog import Offsets
 from tidegate.lake.quarantine import Quarantine, place_of
 from tidegate.sql.ddl_names import ddl_id
@@ -58,11 +58,26 @@ def _is_applied(gate: Gate, statement: Row) -> bool:
     ts = statement["commit_ts"]
     if ts > gate.applied_ts:
         return False
+    if ts <= gate.loaded_ts:
+        return True
     if ts == gate.applied_ts:
         return gate.has_applied(ddl_id(statement))
     source = (statement["topic"] or "", statement["partition"])
     promised = max(gate.watermark_of(source), gate.statements_of(source[0]))
     return bool(ts <= promised)
+
+
+def use_before(
+    gate: Gate, topics: FeedTopics, statements: pa.Table, there: Callable[[], Collection[str]]
+) -> TopicUse:
+    """The topics in use before the statements that the tables do not have.
+
+    Statements up to a load have no effect on the tables, but they show which topics tables left.
+    """
+    if not gate.loaded_ts or gate.applied_ts > gate.loaded_ts:
+        return gate.topics
+    early = [row for row in in_order(statements).to_pylist() if row["commit_ts"] <= gate.loaded_ts]
+    return earlier_use(gate.topics, topics, early, there)
 
 
 def bad_messages(
