@@ -83,6 +83,8 @@ class _Generator:
         kinds = [kind for kind in KINDS if kind != "none" or self._allows_keyless]
         # Most histories use few kinds, so that the same thing happens to a table several times.
         self._kinds = rng.sample(kinds, rng.randint(1, 4))
+        # Few names make tables of one name in several databases.
+        self._names = rng.sample(TABLES, rng.choice((1, 2, 3, 3)))
         self._statements = rng.choice((0.15, 0.35, 0.6))
         # For the same reason many have only a few kinds of statements.
         self._actions = self._all_actions()
@@ -185,12 +187,12 @@ class _Generator:
         rng = self._rng
         known = sorted(self._upstream.databases) or ["d"]
         kind = kind or rng.choice(self._kinds)
-        self._play(["create", rng.choice(known), rng.choice(TABLES), kind, self._flip()])
+        self._play(["create", rng.choice(known), rng.choice(self._names), kind, self._flip()])
 
     def _create_like(self) -> None:
         rng, other = self._rng, self._table()
         database = rng.choice(sorted(self._upstream.databases) or ["d"])
-        self._play(["create_like", database, rng.choice(TABLES), [*other]])
+        self._play(["create_like", database, rng.choice(self._names), [*other]])
 
     def _exchange(self) -> None:
         parts, plain = self._partitioned(), self._fitting()
@@ -229,7 +231,8 @@ class _Generator:
     def _recover(self) -> None:
         dropped = sorted(self._upstream.dropped)
         if dropped and self._flip():
-            self._play(["flashback_table", *self._rng.choice(dropped), self._rng.choice(TABLES)])
+            name = self._rng.choice((*self._names, "x"))
+            self._play(["flashback_table", *self._rng.choice(dropped), name])
         elif dropped:
             self._play(["recover", *self._rng.choice(dropped)])
         else:
@@ -240,13 +243,20 @@ class _Generator:
 
     def _rename(self) -> None:
         rng = self._rng
-        old = self._table()
+        namesakes = self._namesakes()
+        old = rng.choice(namesakes) if namesakes and rng.random() < 0.4 else self._table()
         database = rng.choice(sorted(self._upstream.databases) or ["d"])
         forms = ["rename", "alter", "rename qualified", "alter qualified"]
         # Of tables that the feed has not shown, nobody can tell which one a bare name means.
         if self._starts_late and database != old[0]:
             forms = forms[2:]
-        self._play(["rename", *old, database, rng.choice((*TABLES, "x")), rng.choice(forms)])
+        self._play(["rename", *old, database, rng.choice((*self._names, "x")), rng.choice(forms)])
+
+    def _namesakes(self) -> list[tuple[str, str]]:
+        """The tables whose name another database has, too."""
+        names = sorted(self._upstream.tables)
+        tables = [table for _, table in names]
+        return [name for name in names if tables.count(name[1]) > 1]
 
     def _rename_many(self) -> None:
         rng = self._rng
