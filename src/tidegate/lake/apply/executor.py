@@ -31,7 +31,7 @@ from tidegate.lake.formats.base import OP, Located, TableFormat, origin_of
 from tidegate.lake.formats.commits import wait_after_conflict
 from tidegate.lake.routes import Routes
 from tidegate.lake.storage.names import own
-from tidegate.lake.storage.predicates import above, equal, every, some, up_to
+from tidegate.lake.storage.predicates import above_by_partition, every
 from tidegate.model.sql import quoted
 from tidegate.upstream.completion import Completion, failure_in
 from tidegate.upstream.server import DatabaseServer
@@ -347,16 +347,16 @@ class Applier:
         bounds = rows.group_by(["topic", "partition"]).aggregate(
             [("offset", "min"), ("offset", "max")]
         )
-        between = [
-            every(
-                equal("topic", row["topic"]),
-                equal("partition", row["partition"]),
-                above("offset", row["offset_min"]),
-                up_to("offset", row["offset_max"]),
-            )
-            for row in bounds.to_pylist()
-        ]
-        marks = self._changelog.whole().watermarks(some(*between), PLACES)
+        sources = {(row["topic"], row["partition"]): row for row in bounds.to_pylist()}
+        first, last = (
+            {source: row[name] for source, row in sources.items()}
+            for name in ("offset_min", "offset_max")
+        )
+        between = every(
+            above_by_partition("offset", first, others=False),
+            ~above_by_partition("offset", last, others=True),
+        )
+        marks = self._changelog.whole().watermarks(between, PLACES)
         return Runs.of(rows, marks)
 
 

@@ -26,6 +26,8 @@ Value = int | str | bool
 Part = TypeVar("Part")
 
 _BUCKETS = 256
+_BETWEEN = "\0"
+"""Between the names of a database and a table: no name has it."""
 _FEW_PARTITIONS = 64
 """Up to this number of partitions Iceberg looks for each of them in the bounds of files."""
 
@@ -80,18 +82,39 @@ class _Compared(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class _Folded(Condition):
-    name: str
-    value: str
+class _OfTables(Condition):
+    """Events of tables, looked up by name: no part for each of them."""
+
+    names: tuple[tuple[str, str], ...]
+
+    @property
+    def _databases(self) -> list[str]:
+        return [database for database, table in self.names if not table]
+
+    @property
+    def _tables(self) -> list[str]:
+        return [_BETWEEN.join(name) for name in self.names if name[1]]
 
     def spark(self) -> Column:
-        return F.lower(F.col(self.name)) == self.value
+        return F.expr(self.sql())
 
     def sql(self) -> str:
-        return f"(lower({quoted(self.name)}) = {_literal(self.value)})"
+        database, table = "lower(`database`)", "lower(`table`)"
+        name = f"concat({database}, {_literal(_BETWEEN)}, {table})"
+        parts = [
+            f"coalesce({key} IN ({', '.join(map(_literal, keys))}), false)"
+            for key, keys in ((database, self._databases), (name, self._tables))
+            if keys
+        ]
+        return f"({' OR '.join(parts)})"
 
     def arrow(self) -> pc.Expression:
-        return pc.utf8_lower(pc.field(self.name)) == self.value
+        database, table = (pc.utf8_lower(pc.field(name)) for name in ("database", "table"))
+        parts = [database, table, pc.scalar(_BETWEEN)]
+        name = pc.Expression._call("binary_join_element_wise", parts, pc.JoinOptions())
+        return database.isin(pa.array(self._databases, pa.string())) | name.isin(
+            pa.array(self._tables, pa.string())
+        )
 
     def iceberg(self, expressions: Any) -> Any:
         return expressions.alwaysTrue()  # statistics of files do not tell
@@ -178,7 +201,7 @@ class _Not(Condition):
         return ~self.part.arrow()
 
     def iceberg(self, expressions: Any) -> Any:
-        if isinstance(self.part, _Folded):
+        if isinstance(self.part, _OfTables):
             return expressions.alwaysTrue()
         return getattr(expressions, "not")(self.part.iceberg(expressions))
 
@@ -297,9 +320,13 @@ def equal(name: str, value: Value) -> Condition:
     return _Compared(name, "=", value)
 
 
-def folded(name: str, value: str) -> Condition:
-    """The column has that value, which is in lower case, in any case."""
-    return _Folded(name, value)
+def of_tables(names: Collection[tuple[str, str]]) -> Condition:
+    """Events of tables, whose names are in lower case, in any case.
+
+    An empty table stands for all tables of its database. However many tables there are, an event is
+    compared once.
+    """
+    return _OfTables(tuple(names)) if names else NEVER
 
 
 def above(name: str, value: int) -> Condition:
