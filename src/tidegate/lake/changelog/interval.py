@@ -17,7 +17,7 @@ from tidegate.lake.storage.predicates import (
     above,
     equal,
     every,
-    folded,
+    of_tables,
     up_to,
 )
 
@@ -104,11 +104,6 @@ def meeting(span: Span) -> Condition:
     parts = [above("commit_ts", span.above), up_to("commit_ts", span.up_to)]
     if span.source is not None:
         parts += [equal("topic", span.source.topic), equal("partition", span.source.partition)]
-    parts += [~_named(*name) for name in sorted(span.but)]
+    if span.but:
+        parts.append(~of_tables(span.but))
     return every(*parts)
-
-
-def _named(database: str, table: str) -> Condition:
-    """Whether an event is of a table, or of any table of a database, in any case."""
-    of_database = folded("database", database)
-    return of_database & folded("table", table) if table else of_database
