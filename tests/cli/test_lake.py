@@ -400,7 +400,7 @@ def test_maintenance_joins_files_and_keeps_the_last_instant(tidegate, spark, tmp
     done_to = {each["table"]: each for each in tables}
     logs = {f"_tidegate.{name}" for name in ("changelog", "snapshots", "quarantine")}
     assert done_to.keys() == {"bank.accounts", "bank.transfers", *logs}
-    assert done_to["bank.accounts"]["data files joined"] > 0
+    assert done_to["bank.accounts"]["data files compacted"] > 0
     assert done_to["bank.accounts"]["snapshots removed"] > 0
     assert (done["event"], done["tables"], done["keptSinceTs"]) == ("done", 5, instants[-1])
     assert count("data_files") < before["data_files"]

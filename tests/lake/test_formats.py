@@ -28,6 +28,7 @@ from tidegate.lake.formats.delta import upkeep as delta_upkeep
 from tidegate.lake.formats.delta.log import remove_old_properties
 from tidegate.lake.formats.iceberg import IcebergFormat
 from tidegate.lake.formats.iceberg import upkeep as iceberg_upkeep
+from tidegate.lake.formats.log_table import FilesReplaced
 from tidegate.lake.storage.file_store import FileStore
 from tidegate.lake.storage.log_files import holding, read_files, rows_of
 from tidegate.lake.storage.predicates import ALWAYS, above, equal
@@ -431,7 +432,7 @@ def test_upkeep_keeps_rows_and_position(table: Table) -> None:
     long_ago = time.time() - 3 * 86_400
     os.utime(orphan, (long_ago, long_ago))
     done = table.tables.maintain(table.identifier, keep_seconds=0)
-    assert done["data files joined"] >= 2
+    assert done["data files compacted"] >= 2
     assert done["data files removed"] >= 2
     assert not orphan.exists()
     table.check_position()
@@ -465,7 +466,7 @@ def test_files_are_joined_where_a_table_is_in_many_pieces(
         assert turns < 10
         table.merge((1, f"{turns}", None, None, "u"))
     rows = table.rows()
-    tables.join_files(table.identifier)
+    tables.compact_files(table.identifier)
     assert not tables.is_scattered(table.identifier)
     table.check_position()
     assert table.rows() == rows
@@ -524,11 +525,16 @@ def test_files_of_a_log_are_found_by_what_is_known_of_them(tables: TableFormat) 
     assert sum(len(change.added) for change in log.changes(first, third)) == 3
     rows = read_files(log.store(), every, above("n", 5), ["n"])
     assert sorted(row["n"] for batch in rows for row in batch.to_pylist()) == [20, 30]
-    tables.delete_from_log(log.identifier, "n = 1")
-    changes = log.changes(third, log.version())
-    assert {path for change in changes for path in change.removed} <= {file.path for file in every}
-    assert any(change.removed for change in changes)
-    assert sum(file.rows for file in log.files(log.version(), ALWAYS)) == 2
+    (old,) = holding(log.files(third, equal("n", 20)), equal("n", 20), schema)
+    new = log.writer().write_here(rows_of(kind, [("b", 20), ("b", 21)]))
+    log.replace_files([old.path], new)
+    (change,) = log.changes(third, log.version())
+    assert [file.rows for file in change.added] == [2]
+    assert change.removed == {old.path}
+    assert sum(file.rows for file in log.files(log.version(), ALWAYS)) == 4
+    assert sorted(row["n"] for row in tables.read(log.identifier).collect()) == [1, 20, 21, 30]
+    with pytest.raises(FilesReplaced):
+        log.replace_files([old.path], new)
 
 
 def test_a_commit_to_a_log_that_somebody_else_wrote_to_is_refused(tables: TableFormat) -> None:

@@ -24,12 +24,13 @@ from tidegate.lake.changelog.changelog import (
 from tidegate.lake.changelog.interval import Interval, RowBounds
 from tidegate.lake.changelog.pending import FreshFiles
 from tidegate.lake.changelog.summary import NARROW, FileSummary, summarize
+from tidegate.lake.compaction import compact_log
 from tidegate.lake.formats.iceberg import upkeep as iceberg_upkeep
 from tidegate.lake.job import upkeep
 from tidegate.lake.job.mirror import Mirror
 from tidegate.lake.job.upkeep import Upkeep
 from tidegate.lake.storage import log_files as logfiles
-from tidegate.lake.storage.log_files import LogFile, LogWriter, holding, size_of
+from tidegate.lake.storage.log_files import LogFile, LogWriter, holding
 from tidegate.lake.storage.predicates import ALWAYS, above, equal, every, up_to
 from tidegate.wire.batch.change import CHANGE_SCHEMA
 
@@ -80,7 +81,7 @@ def test_what_was_added_is_found_without_the_files_of_before(spark, tmp_path):
         for partition in range(3):  # a task of Spark's reads one
             fill(lake, part.filter(pc.equal(part["partition"], partition)))
         if number == 3:  # files of before and new ones are one
-            lake.tables.join_files(lake.changelog.log.identifier)
+            compact_log(spark, lake.changelog.log, all_small=True)
         whole = lake.changelog.now()
         found = whole.narrowed(fresh, seen, None)
         same(found, whole, seen)
@@ -104,7 +105,7 @@ def test_a_rewrite_of_what_the_tables_have_is_not_looked_at(spark, tmp_path):
     seen = seen.advanced(found.observe(seen).offsets)
     version = found.version
     lake.changelog.now().narrowed(fresh, seen, None)
-    lake.tables.join_files(lake.changelog.log.identifier)
+    compact_log(spark, lake.changelog.log, all_small=True)
     fill(lake, last)
     for known, since in ((fresh, None), (FreshFiles(), version)):
         now = lake.changelog.now().narrowed(known, seen, None, since)
@@ -123,8 +124,11 @@ def test_a_file_without_a_summary_gets_the_same_one_from_its_columns(spark, tmp_
     restarted = Changelog(lake.tables, changelog.log, changelog.version)
     files = changelog.files(ALWAYS)
     assert len(files) == 2
-    for file, summary in restarted._summarized(files):
-        assert file.bytes == size_of(pq.read_metadata(file.path))
+    for file, summary in restarted.summaries(files):
+        footer = pq.read_metadata(file.path)
+        sizes = [footer.row_group(n).total_byte_size for n in range(footer.num_row_groups)]
+        assert [group.bytes for group in file.groups] == sizes
+        assert file.memory == sum(sizes)
         again = changelog._read_summary([file], ALWAYS)
         assert again == summary
         assert FileSummary.from_text(summary.to_text()) == summary
@@ -164,8 +168,8 @@ def test_files_are_passed_over_by_what_is_known_of_them(condition, paths):
 
 def test_upkeep_between_steps_changes_no_row_and_no_instant(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(iceberg_upkeep, "_MANY_FILES", 1)
-    monkeypatch.setattr(upkeep, "_STEPS", 1)
-    monkeypatch.setattr(upkeep, "_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "_MANY_FILES", 1)
+    monkeypatch.setattr(upkeep, "LOG_SECONDS", 0.0)
     variant = corpus.variant(FEED)
     lake = new_lake(spark, tmp_path)
     mirror, keeper, instants = Mirror(lake), Upkeep(lake, keep=timedelta(days=36_500)), []

@@ -604,7 +604,7 @@ def quarantine_retry(places: tuple[str, ...], **options: Any) -> int:
 )
 @_output_option
 def maintain(**options: Any) -> int:
-    """Joins small files and forgets old snapshots and changes. The mirror must not run."""
+    """Compacts small files and removes old snapshots and changes. The mirror must not run."""
     from tidegate.cli.maintain import maintain
 
     maintain(**options)

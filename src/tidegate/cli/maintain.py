@@ -1,4 +1,4 @@
-"""`tidegate maintain`: joins small files and forgets what is older than it is to keep."""
+"""`tidegate maintain`: compacts small files and removes what is older than the retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upkeep of a lake: small files are joined, and what is older than it is to keep is forgotten.
+"""Maintenance of a lake: compacts files, and forgets what is older than its retention.
 
 Every instant since then can be read as before: of each table the version stays that was its last
 one at that time, whenever it was written. A table that was dropped goes for good when none of these
@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-from pyspark.sql import functions as F
-from pyspark.sql.window import Window
-
-from tidegate.changefeed.receive.gate import ROW_KINDS
+from tidegate.lake.changelog.retention import Expiry, TakenEvents, compact_changelog
+from tidegate.lake.compaction import CompactionReport, compact_log
 from tidegate.lake.formats.base import OWN_DATABASE
+from tidegate.lake.formats.log_table import LogTable
 from tidegate.lake.lake import Lake
 from tidegate.lake.quarantine import Quarantine
 from tidegate.lake.record import MirrorState
-from tidegate.lake.storage.predicates import equal, every, some, up_to
+from tidegate.lake.storage.predicates import is_null, up_to
 from tidegate.model import LakeError
 from tidegate.model.sql import parts_of
 from tidegate.model.tso import tso_from_datetime
@@ -28,6 +28,8 @@ from tidegate.sql.tables import Name
 
 _FIRST = datetime.fromtimestamp(0, UTC)
 """No TSO tells an earlier time."""
+LOG_SECONDS = 600.0
+"""How long versions of logs are kept: of those only the last ones are ever read."""
 _MARGIN_SECONDS = 0.5
 """What may pass between reckoning how long versions are kept and forgetting the others."""
 
@@ -63,18 +65,50 @@ def maintain(
         # Counted from now: the tables before this one have taken their time.
         passed = datetime.now(UTC)
         seconds = (passed - oldest).total_seconds() if oldest.year > 1 else passed.timestamp()
-        maintain_table = lake.tables.maintain
-        yield _one(
-            maintain_table, snapshot.identifier, str(snapshot.name), seconds + _MARGIN_SECONDS
+        work = partial(
+            lake.tables.maintain, snapshot.identifier, keep_seconds=seconds + _MARGIN_SECONDS
         )
-    lake.snapshots.forget(since)
+        yield _maintained(str(snapshot.name), work)
     yield from _remove_dropped(lake, since)
-    _forget_changes(lake, state, since)
-    logs = lake.changelog.log, lake.snapshots.log, Quarantine(lake).log
-    for identifier in (log.identifier for log in logs):
-        name = f"{OWN_DATABASE}.{parts_of(identifier)[-1]}"
+    keep_seconds = min(LOG_SECONDS, (now - start).total_seconds())
+    for log, compact in _logs(lake, state, since):
+        name = f"{OWN_DATABASE}.{parts_of(log.identifier)[-1]}"
         on_table(name)
-        yield _one(lake.tables.maintain_log, identifier, name, (now - start).total_seconds())
+        yield _maintained(name, partial(_maintain_log, lake, log, compact, keep_seconds))
+
+
+def _logs(
+    lake: Lake, state: MirrorState, since: int
+) -> list[tuple[LogTable, Callable[[], CompactionReport]]]:
+    """The logs of a lake, and what compacts each of them and drops what has expired."""
+    quarantine = Quarantine(lake).log
+    expiry = Expiry(min(since, state.applied_ts) - 1, state.offsets)
+    return [
+        (lake.changelog.log, lambda: compact_events(lake, state, all_small=True, expiry=expiry)),
+        (lake.snapshots.log, lambda: lake.snapshots.forget(since)),
+        (quarantine, lambda: compact_log(lake.spark, quarantine, all_small=True)),
+    ]
+
+
+def compact_events(
+    lake: Lake, state: MirrorState, *, all_small: bool = False, expiry: Expiry | None = None
+) -> CompactionReport:
+    """Compacts the changelog of a lake whose tables are at a state."""
+    applied_ts = state.applied_ts if state.gate.has_watermarks else None
+    taken = TakenEvents(state.offsets, applied_ts, state.changelog)
+    return compact_changelog(lake.spark, lake.changelog, taken, all_small=all_small, expiry=expiry)
+
+
+def _maintain_log(
+    lake: Lake, log: LogTable, compact: Callable[[], CompactionReport], keep_seconds: float
+) -> Mapping[str, int]:
+    report = compact()
+    done = lake.tables.maintain_log(log.identifier, keep_seconds=keep_seconds)
+    return {
+        "data files compacted": report.replaced,
+        "data files written": report.written,
+        **done,
+    }
 
 
 def obstacle(lake: Lake, state: MirrorState | None) -> LakeError | None:
@@ -94,18 +128,16 @@ def obstacle(lake: Lake, state: MirrorState | None) -> LakeError | None:
 
 def age_of_versions(lake: Lake, count: int) -> timedelta | None:
     """How long ago some table had so many versions fewer than now; None: no table has so many."""
-    rows = lake.tables.read(lake.snapshots.identifier).where(F.col("version").isNotNull())
-    newest_first = Window.partitionBy("database", "table").orderBy(F.col("step").desc())
-    numbered = rows.withColumn("_number", F.row_number().over(newest_first))
-    (found,) = numbered.where(F.col("_number") == count).agg(F.max("wall")).collect()
-    return None if found[0] is None else datetime.now(UTC) - found[0].replace(tzinfo=UTC)
+    walls: dict[Name, list[tuple[int, datetime]]] = {}
+    for row in lake.snapshots.rows_of_tables(~is_null("version")):
+        walls.setdefault(Name(row.database, row.table), []).append((row.step, row.wall))
+    times = [sorted(each)[-count][1] for each in walls.values() if len(each) >= count]
+    return datetime.now(UTC) - max(times) if times else None
 
 
-def _one(
-    work: Callable[..., Mapping[str, int]], identifier: str, name: str, keep_seconds: float
-) -> Maintained:
+def _maintained(name: str, work: Callable[[], Mapping[str, int]]) -> Maintained:
     started = time.monotonic()
-    done = work(identifier, keep_seconds=keep_seconds)
+    done = work()
     return Maintained(name, done, round(time.monotonic() - started, 3))
 
 
@@ -126,28 +158,7 @@ def _oldest_needed(lake: Lake, since: int) -> dict[Name, datetime]:
 
     What it had then was written after that; without such a version nothing may go.
     """
-    rows = lake.tables.read(lake.snapshots.identifier).where(F.col("database").isNotNull())
-    grouped = rows.where(F.col("resolved_ts") <= since).groupBy("database", "table")
-    last_two = F.slice(F.reverse(F.array_sort(F.collect_list(F.struct("step", "wall")))), 1, 2)
-    found = grouped.agg(last_two.alias("last")).collect()
-    return {
-        Name(row["database"], row["table"]): row["last"][1]["wall"].replace(tzinfo=UTC)
-        for row in found
-        if len(row["last"]) == 2
-    }
-
-
-def _forget_changes(lake: Lake, state: MirrorState, since: int) -> None:
-    """Rows, statements and watermarks before an instant that every table has passed.
-
-    Those beyond the applied offsets stay, whatever their commit_ts: a feed without watermarks is
-    applied by arrival, and a partition may have been behind the others. Shapes, schemas and bad
-    messages stay: they are few, and later rows may refer to them.
-    """
-    kinds = some(*(equal("kind", kind) for kind in (*ROW_KINDS, "ddl", "watermark")))
-    applied = ~state.offsets.beyond()
-    past = up_to("commit_ts", min(since, state.applied_ts) - 1)
-    condition = every(past, kinds, applied).sql()
-    gone = lake.changelog.read().where(condition).limit(1).count()
-    if gone:
-        lake.tables.delete_from_log(lake.changelog.log.identifier, condition)
+    walls: dict[Name, list[tuple[int, datetime]]] = {}
+    for row in lake.snapshots.rows_of_tables(up_to("resolved_ts", since)):
+        walls.setdefault(Name(row.database, row.table), []).append((row.step, row.wall))
+    return {name: sorted(each)[-2][1] for name, each in walls.items() if len(each) > 1}

@@ -33,15 +33,7 @@ from pyspark.sql.types import (
 from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.lake.changelog.changelog import OF_BAD_MESSAGES
 from tidegate.lake.storage.log_files import rows_of
-from tidegate.lake.storage.predicates import (
-    ALWAYS,
-    Condition,
-    above,
-    equal,
-    every,
-    some,
-    up_to,
-)
+from tidegate.lake.storage.predicates import ALWAYS, Condition, above_by_partition, equal
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
@@ -287,20 +279,14 @@ def _without(changes: pa.Table, places: Iterable[Place]) -> pa.Table:
 
 def within(places: Iterable[Place]) -> Condition:
     """Events of the partitions that have places, between the first and the last of these."""
-    offsets: dict[tuple[str, int], list[int]] = {}
+    first: dict[tuple[str, int], int] = {}
+    last: dict[tuple[str, int], int] = {}
     for topic, partition, offset in places:
-        offsets.setdefault((topic, partition), []).append(offset)
-    return some(
-        *(
-            every(
-                equal("topic", topic),
-                equal("partition", partition),
-                above("offset", min(found) - 1),
-                up_to("offset", max(found)),
-            )
-            for (topic, partition), found in offsets.items()
-        )
-    )
+        source = topic, partition
+        first[source] = min(offset - 1, first.get(source, offset - 1))
+        last[source] = max(offset, last.get(source, offset))
+    beyond_first = above_by_partition("offset", first, others=False)
+    return beyond_first & ~above_by_partition("offset", last, others=True)
 
 
 def place_of(row: Any) -> Place:

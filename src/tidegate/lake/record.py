@@ -8,15 +8,14 @@ cut off; it is done again, to the same instant, before anything else.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from tidegate.changefeed.receive.gate import Gate
@@ -25,9 +24,19 @@ from tidegate.lake.apply.plan.steps import PastEffect, PastKind
 from tidegate.lake.apply.plan.tables import State, Table, Tables
 from tidegate.lake.apply.policy import Policy
 from tidegate.lake.changelog.changelog import Offsets
+from tidegate.lake.compaction import CompactionReport, compact_log
 from tidegate.lake.formats.base import TableFormat
 from tidegate.lake.storage.log_files import rows_of
-from tidegate.lake.storage.predicates import equal, is_null, up_to
+from tidegate.lake.storage.predicates import (
+    ALWAYS,
+    Condition,
+    above,
+    equal,
+    every,
+    is_null,
+    one_of,
+    up_to,
+)
 from tidegate.lake.table_states import WHOLE, KnownTables, TableRecords
 from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import tso_to_datetime
@@ -177,6 +186,19 @@ class Snapshot:
     version: int | None
 
 
+class RecordRow(NamedTuple):
+    """A table at the end of a step; `version` None: it is gone."""
+
+    step: int
+    resolved_ts: int
+    wall: datetime
+    database: str
+    table: str
+    identifier: str
+    uid: str
+    version: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Doubt:
     """Why a table may not be what its upstream is; an exact one differs by the user's policy."""
@@ -227,17 +249,16 @@ class Snapshots:
         """Says that no instant before `since` can be read any more."""
         self.log.set_properties({_SINCE: str(since)})
 
-    def forget(self, since: int) -> None:
-        """Drops what tells of instants before `since`; the tables at that instant stay known."""
-        rows = self._tables.read(self.identifier)
-        old = rows.where(F.col("database").isNotNull() & (F.col("resolved_ts") <= since))
-        last = old.groupBy("database", "table").agg(F.max("step").alias("step"))
-        kept = sorted({row["step"] for row in last.collect()})
-        final = rows.agg(F.max("step")).collect()[0][0]
-        steps = ", ".join(str(step) for step in [*kept, final])
-        condition = f"resolved_ts < {since} AND tables IS NULL AND step NOT IN ({steps})"
-        if rows.where(condition).limit(1).count():
-            self._tables.delete_from_log(self.identifier, condition)
+    def forget(self, since: int) -> CompactionReport:
+        """Drops what tells of instants before `since`; the tables at that instant stay known.
+
+        The rest is compacted.
+        """
+        steps = {each.step for each in self._last_rows(up_to("resolved_ts", since)).values()}
+        final = _greatest(self.log.read(ALWAYS, ["step"]), "step")
+        kept = one_of("step", sorted(steps | ({final} if final is not None else set())))
+        earlier = up_to("resolved_ts", since - 1) & is_null("tables")
+        return compact_log(self._spark, self.log, all_small=True, dropped=every(earlier, ~kept))
 
     def kept_since(self) -> int:
         """The earliest instant that can still be read; 0: all of them."""
@@ -276,9 +297,9 @@ class Snapshots:
 
     def instants(self) -> list[tuple[int, datetime]]:
         """Every instant that was recorded, in order."""
-        rows = self._tables.read(self.identifier).where(F.col("state").isNotNull())
-        found = rows.select("resolved_ts", "wall").orderBy("step").collect()
-        return [(ts, wall) for ts, wall in found]
+        batches = self.log.read(~is_null("state"), ["step", "wall", "resolved_ts"])
+        rows = sorted(row for each in batches for row in zip(*_columns(each), strict=True))
+        return [(ts, wall) for _, wall, ts in rows]
 
     def tables(self, ts: int | None = None) -> list[Table]:
         """The tables as they were recorded at that instant, with the states of then."""
@@ -309,43 +330,48 @@ class Snapshots:
                 f"The lake keeps its snapshots since {first:%Y-%m-%d %H:%M:%S} UTC only",
                 "Ask for a later instant; `tidegate maintain --keep` says how long they are kept",
             )
-        rows = self._tables.read(self.identifier)
-        if ts is not None:
-            rows = rows.where(F.col("resolved_ts") <= ts)
-        last = _last(rows, "step", "resolved_ts", "wall", "identifier", "uid", "version").collect()
-        found = [
-            Snapshot(
-                row["last"]["resolved_ts"],
-                row["last"]["wall"],
-                Name(row["database"], row["table"]),
-                self._tables.here(row["last"]["identifier"]),
-                row["last"]["uid"],
-                row["last"]["version"],
-            )
-            for row in last
-            if row["database"] is not None and row["last"]["version"] is not None
-        ]
-        if ts is None and not self._is_under_way(
-            max((row["last"]["step"] for row in last), default=0)
-        ):
-            return found
+        until = ALWAYS if ts is None else up_to("resolved_ts", ts)
+        rows = self._last_rows(until).values()
+        snapshots = [self._snapshot(row) for row in rows if row.version is not None]
+        if ts is None and not self._is_under_way():
+            return snapshots
         there = {each.uid: each.identifier for each in self._tables.locate()}
-        return [replace(each, identifier=there[each.uid]) for each in found if each.uid in there]
+        return [
+            replace(each, identifier=there[each.uid]) for each in snapshots if each.uid in there
+        ]
 
-    def _is_under_way(self, recorded: int) -> bool:
+    def _snapshot(self, row: RecordRow) -> Snapshot:
+        name, identifier = Name(row.database, row.table), self._tables.here(row.identifier)
+        return Snapshot(row.resolved_ts, row.wall, name, identifier, row.uid, row.version)
+
+    def _is_under_way(self) -> bool:
         """Whether a later step was begun: it may have renamed or dropped tables."""
         intent = self.intended()
-        return intent is not None and intent.step > recorded
+        if intent is None:
+            return False
+        recorded = _greatest(self.log.read(ALWAYS, ["step"]), "step")
+        return intent.step > (recorded or 0)
+
+    def rows_of_tables(self, condition: Condition) -> Iterator[RecordRow]:
+        """What was recorded of tables, in any order."""
+        for batch in self.log.read(condition & ~is_null("database"), RecordRow._fields):
+            for row in zip(*_columns(batch), strict=True):
+                yield RecordRow(*row)
+
+    def _last_rows(self, condition: Condition) -> dict[Name, RecordRow]:
+        """What was recorded last under every name."""
+        last: dict[Name, RecordRow] = {}
+        for row in self.rows_of_tables(condition):
+            name = Name(row.database, row.table)
+            if name not in last or last[name].step < row.step:
+                last[name] = row
+        return last
 
     def needed(self, since: int) -> set[str]:
         """The uids of the tables that some instant from `since` on shows."""
-        rows = self._tables.read(self.identifier).where(F.col("database").isNotNull())
-        later = rows.where(F.col("resolved_ts") > since).where(F.col("version").isNotNull())
-        then = _last(rows.where(F.col("resolved_ts") <= since), "uid", "version")
-        return {
-            *(row["uid"] for row in later.select("uid").distinct().collect()),
-            *(row["last"]["uid"] for row in then.collect() if row["last"]["version"] is not None),
-        }
+        later = self.rows_of_tables(above("resolved_ts", since))
+        then = self._last_rows(up_to("resolved_ts", since)).values()
+        return {row.uid for row in (*later, *then) if row.version is not None}
 
 
 def _greatest(batches: Iterable[pa.RecordBatch], column: str) -> Any:
@@ -368,7 +394,6 @@ def doubts_of(
     return doubts
 
 
-def _last(rows: DataFrame, *wanted: str) -> DataFrame:
-    """What was recorded last under every name."""
-    last = F.max_by(F.struct(*wanted), "step").alias("last")
-    return rows.groupBy("database", "table").agg(last)
+def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+    """The columns of a batch as Python values."""
+    return [each.to_pylist() for each in batch.columns]

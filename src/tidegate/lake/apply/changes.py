@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidegate.lake.apply.rows import Copies
+from tidegate.lake.changelog.changelog import EVENT_SCHEMA
 from tidegate.lake.storage.file_store import FileStore
 from tidegate.lake.storage.log_files import LogFile, decoded_bytes, read_files
 from tidegate.lake.storage.predicates import Condition
@@ -78,10 +79,11 @@ class FileChanges(Changes):
     def size(self, count: int, limit: int) -> int:
         rows = sum(file.rows for file in self.files)
         share = min(1.0, count / max(1, rows))
-        compressed = int(sum(file.bytes for file in self.files) * share)
-        if compressed > limit:
-            return compressed
-        return max(compressed, decoded_bytes(self.store, self.files, self.condition, share))
+        least = int(sum(file.memory for file in self.files) * share)
+        if least > limit:
+            return least
+        size = decoded_bytes(self.store, self.files, self.condition, share, EVENT_SCHEMA)
+        return max(least, size)
 
     def _read(self, files: Sequence[LogFile], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         copies = self.copies
@@ -124,8 +126,8 @@ def _shares(files: Sequence[LogFile], count: int) -> list[list[str]]:
     """The files in at most `count` parts of about the same size."""
     shares: list[list[str]] = [[] for _ in range(min(count, len(files)))]
     sizes = [0] * len(shares)
-    for file in sorted(files, key=lambda each: -each.bytes):
+    for file in sorted(files, key=lambda each: -each.memory):
         place = sizes.index(min(sizes))
         shares[place].append(file.path)
-        sizes[place] += file.bytes
+        sizes[place] += file.memory
     return shares

@@ -50,7 +50,7 @@ from tidegate.lake.storage.log_files import (
     holding,
     read_files,
     read_footer,
-    size_of,
+    row_groups,
 )
 from tidegate.lake.storage.predicates import (
     ALWAYS,
@@ -90,7 +90,8 @@ TOLD = [
 ]
 """What is read of events about the feed."""
 _GROUPED_BY = ["database", "table", "kind", "shape", "schema_version"]
-_SCHEMA = pa.schema([*CHANGE_SCHEMA, (CONTROL, pa.bool_())])
+EVENT_SCHEMA = pa.schema([*CHANGE_SCHEMA, (CONTROL, pa.bool_())])
+"""The columns of the changelog."""
 _OF_TABLES = OF_CONTROL & some(
     one_of("kind", ("ddl", "error")), equal("kind", "schema") & is_null("shape")
 )
@@ -101,7 +102,7 @@ _FOOTERS_AT_ONCE = 16
 
 def columns() -> StructType:
     """The columns of the changelog: those of a change batch, and CONTROL."""
-    schema: StructType = from_arrow_schema(_SCHEMA)
+    schema: StructType = from_arrow_schema(EVENT_SCHEMA)
     for each in schema:
         each.nullable = True
     return schema
@@ -170,6 +171,7 @@ class ChangelogContent:
     """What the writer of a changelog's files knows of events."""
 
     key = SUMMARY_KEY
+    group_columns: tuple[str, ...] = ("database", "table", "commit_ts")
 
     def summarizer(self) -> Summarizer:
         """What makes the summary of a file."""
@@ -229,6 +231,16 @@ class Observed:
         return by_source
 
 
+@dataclass(slots=True)
+class ChangelogMemory:
+    """What a process knows of a changelog, whichever version it looks at."""
+
+    reports: dict[str, WrittenFile] = field(default_factory=dict)
+    """Files of which tasks have just said what they hold, by path, until they are looked at."""
+    observed: Changelog | None = None
+    """The version all of whose events a mirror in this process has observed."""
+
+
 class Changelog:
     """A changelog at one of its versions, or (`version` None) as it is now."""
 
@@ -239,18 +251,15 @@ class Changelog:
         version: int | None = None,
         fresh: FreshFiles | None = None,
         store: FileStore | None = None,
-        reported: dict[str, WrittenFile] | None = None,
+        memory: ChangelogMemory | None = None,
     ) -> None:
-        """`fresh` are the files that alone are looked at; `store` opens files, where known.
-
-        `reported` are files of which tasks have just said what they hold.
-        """
+        """`fresh` are the files that alone are looked at; `store` opens files, where known."""
         self.log = log
         self.version = version
         self._tables = tables
         self._fresh = fresh
         self._store = store
-        self._reported = {} if reported is None else reported
+        self._memory = memory or ChangelogMemory()
 
     @classmethod
     def open(cls, tables: TableFormat) -> Changelog:
@@ -272,16 +281,35 @@ class Changelog:
     def now(self) -> Changelog:
         """The changelog as it is now and stays."""
         loaded = self.log.load()
-        return Changelog(self._tables, self.log, loaded.version, store=loaded.store())
+        store = loaded.store()
+        return Changelog(self._tables, self.log, loaded.version, store=store, memory=self._memory)
 
     def at(self, version: int) -> Changelog:
         """The changelog at a version, with all its files."""
-        return Changelog(self._tables, self.log, version, reported=self._reported)
+        return Changelog(self._tables, self.log, version, memory=self._memory)
+
+    def as_observed(self) -> Changelog:
+        """The version that a mirror in this process has observed; without one, that of now."""
+        observed = self._memory.observed
+        if observed is None or observed.version is None:
+            return self.now()
+        return self.at(observed.version)
+
+    def needed_files(
+        self, taken: Offsets, applied_ts: int | None, since: int | None = None
+    ) -> set[str]:
+        """The paths of the files that may have what the tables have not; see `narrowed`."""
+        observed = self._memory.observed
+        fresh = None if observed is None else observed._fresh
+        if fresh is None or fresh.version != self.version:
+            fresh = FreshFiles()
+            self.narrowed(fresh, taken, applied_ts, since)
+        return fresh.needed(taken.last, applied_ts)
 
     def whole(self) -> Changelog:
         """The same with all its files, fresh or not."""
         return Changelog(
-            self._tables, self.log, self.version, store=self._store, reported=self._reported
+            self._tables, self.log, self.version, store=self._store, memory=self._memory
         )
 
     # --- files ------------------------------------------------------------------------------------
@@ -292,7 +320,7 @@ class Changelog:
 
     def report(self, files: Iterable[WrittenFile]) -> None:
         """Says what files hold that are about to be committed."""
-        self._reported.update((file.path, file) for file in files)
+        self._memory.reports.update((file.path, file) for file in files)
 
     def narrowed(
         self,
@@ -312,11 +340,11 @@ class Changelog:
         for path in fresh.files.keys() - files.keys():
             del fresh.files[path]
         new = [file for path, file in files.items() if path not in fresh.files]
-        for file, summary in self._summarized(new):
+        for file, summary in self.summaries(new):
             fresh.add(file, summary)
         fresh.prune(taken.last, applied_ts)
         fresh.version = self.version
-        return Changelog(self._tables, self.log, self.version, fresh, self._store, self._reported)
+        return Changelog(self._tables, self.log, self.version, fresh, self._store, self._memory)
 
     def _needed(
         self, fresh: FreshFiles, taken: Offsets, applied_ts: int | None, since: int | None
@@ -338,6 +366,9 @@ class Changelog:
             # What a rewrite has of files that are not needed is not needed either.
             if not change.removed or files_now.keys() & change.removed:
                 files_now.update((file.path, file) for file in change.added)
+            else:
+                for file in change.added:
+                    self._memory.reports.pop(file.path, None)
             for path in change.removed:
                 files_now.pop(path, None)
         if fresh.version is None and applied_ts is not None:
@@ -345,15 +376,15 @@ class Changelog:
             files_now.update((file.path, file) for file in held)
         return files_now
 
-    def _summarized(self, files: Sequence[LogFile]) -> Iterator[tuple[LogFile, FileSummary]]:
-        """The summaries of files, and the files with their sizes without compression."""
+    def summaries(self, files: Sequence[LogFile]) -> Iterator[tuple[LogFile, FileSummary]]:
+        """The summaries of files, and the files with their groups of rows."""
         others = []
         for file in files:
-            report = self._reported.pop(file.path, None)
+            report = self._memory.reports.pop(file.path, None)
             if report is None or report.summary is None:
                 others.append(file)
             else:
-                yield replace(file, bytes=report.size), FileSummary.from_text(report.summary)
+                yield replace(file, groups=report.groups), FileSummary.from_text(report.summary)
         if others:
             store = self.store
             with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
@@ -365,7 +396,8 @@ class Changelog:
                         if text is None
                         else FileSummary.from_text(text)
                     )
-                    yield replace(file, bytes=size_of(footer)), summary
+                    groups = row_groups(footer, ChangelogContent.group_columns)
+                    yield replace(file, groups=groups), summary
 
     def _read_summary(self, files: Sequence[LogFile], condition: Condition) -> FileSummary:
         """The summary of events that meet a condition, from their narrow columns."""
@@ -386,9 +418,13 @@ class Changelog:
         """The files that may have such events."""
         if self._fresh is not None:
             files = [each.file for each in self._fresh.files.values()]
-            return holding(files, condition, _SCHEMA)
+            return self.holding(files, condition)
         version = self.log.version() if self.version is None else self.version
-        return holding(self.log.files(version, condition), condition, _SCHEMA)
+        return self.holding(self.log.files(version, condition), condition)
+
+    def holding(self, files: Sequence[LogFile], condition: Condition) -> list[LogFile]:
+        """Those of some files that may have such events."""
+        return holding(files, condition, EVENT_SCHEMA)
 
     @property
     def store(self) -> FileStore:
@@ -448,6 +484,7 @@ class Changelog:
     def observed(self) -> None:
         """Notes that all files were observed."""
         assert self._fresh is not None
+        self._memory.observed = self
         for each in self._fresh.files.values():
             each.is_observed = True
 
@@ -474,7 +511,7 @@ class Changelog:
             *(WATERMARKS, equal("topic", run.topic), equal("partition", run.partition)),
             *(above("offset", run.first_offset - 1), up_to("offset", run.last_offset)),
         )
-        schema = pa.schema([_SCHEMA.field(name) for name in WATERMARK_COLUMNS])
+        schema = pa.schema([EVENT_SCHEMA.field(name) for name in WATERMARK_COLUMNS])
         batches = [each.cast(schema) for each in self._read(files, own, WATERMARK_COLUMNS)]
         return runs_of(reduced(pa.Table.from_batches(batches, schema), {source: floor}))
 
@@ -524,7 +561,7 @@ class Changelog:
             if len(seen) == len(shapes):
                 break
         return pa.Table.from_pylist(
-            list(seen.values()), pa.schema([_SCHEMA.field(name) for name in columns])
+            list(seen.values()), pa.schema([EVENT_SCHEMA.field(name) for name in columns])
         )
 
     # --- rows -------------------------------------------------------------------------------------
@@ -569,7 +606,7 @@ def by_arrival(events: pa.Table) -> pa.Table:
 
 def _few(batches: Iterable[pa.RecordBatch], columns: Sequence[str] = TOLD) -> pa.Table:
     """Few events about the feed, in the order of arrival."""
-    schema = pa.schema([_SCHEMA.field(name) for name in columns])
+    schema = pa.schema([EVENT_SCHEMA.field(name) for name in columns])
     return by_arrival(pa.Table.from_batches([each.cast(schema) for each in batches], schema))
 
 

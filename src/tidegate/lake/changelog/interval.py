@@ -109,5 +109,5 @@ def meeting(span: Span) -> Condition:
     if span.source is not None:
         parts += [equal("topic", span.source.topic), equal("partition", span.source.partition)]
     if span.but:
-        parts.append(~of_tables(sorted(span.but)))
+        parts.append(~of_tables(span.but))
     return every(*parts)

@@ -81,11 +81,18 @@ class FreshFiles:
 
     def prune(self, taken: Mapping[tuple[str, int], int], applied_ts: int | None) -> None:
         """Drops the files that the tables have all of; `applied_ts` None: whatever is taken."""
-        for path, each in list(self.files.items()):
+        for path in self.files.keys() - self.needed(taken, applied_ts):
+            del self.files[path]
+
+    def needed(self, taken: Mapping[tuple[str, int], int], applied_ts: int | None) -> set[str]:
+        """The paths of the files that have anything the tables have not."""
+        for each in self.files.values():
             each.is_taken = each.is_taken or not each.is_beyond(taken)
-            is_held = applied_ts is not None and each.last_ts > applied_ts
-            if each.is_taken and not is_held:
-                del self.files[path]
+        return {
+            path
+            for path, each in self.files.items()
+            if not each.is_taken or (applied_ts is not None and each.last_ts > applied_ts)
+        }
 
     def groups(self) -> pa.Table:
         """The groups of all files, with the number of the file."""

@@ -1,8 +1,8 @@
 """What a file of the changelog holds, in a few rows: the driver reads this instead of events.
 
 The task that writes a file makes its summary. It travels to the driver with the task's report and
-is kept in the file's Parquet footer, so that a restart reads footers only. A file without one
-(rewritten by a compaction) is summarized by reading its narrow columns once.
+is kept in the file's Parquet footer, so that a restart reads footers only. A file without one was
+not written by Tidegate; it is summarized by reading its narrow columns once.
 """
 
 from __future__ import annotations

@@ -245,15 +245,15 @@ class TableFormat(ABC):
 
     @abstractmethod
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
-        """Joins small files and forgets versions older than that; what was done, by name."""
+        """Compacts small files and forgets versions older than that; what was done, by name."""
 
     @abstractmethod
     def is_scattered(self, identifier: str) -> bool:
-        """Whether a table is in so many pieces that it is time to join them; quickly told."""
+        """Whether a table has so many small files that they should be compacted; quickly told."""
 
     @abstractmethod
-    def join_files(self, identifier: str) -> None:
-        """Joins small files, and writes those anew of which many rows are gone."""
+    def compact_files(self, identifier: str) -> None:
+        """Compacts small files, and rewrites those of which many rows are gone."""
 
     def _check_passed(self, identifier: str, reached: Position | None, position: Position) -> None:
         """Raises TablePassed where somebody else has taken a table to a position, or past it.
@@ -267,7 +267,10 @@ class TableFormat(ABC):
     # --- upkeep of logs ---------------------------------------------------------------------------
 
     def maintain_log(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
-        """What `maintain` does, of a log, to which others may commit meanwhile."""
+        """Forgets versions of a log that are older, and removes files that no version names.
+
+        Others may commit to it meanwhile. What was done, by name.
+        """
         return self._retried(
             identifier, lambda: self._maintain_log(identifier, keep_seconds=keep_seconds)
         )
@@ -277,10 +280,6 @@ class TableFormat(ABC):
         self._retried(
             identifier, lambda: self._forget_versions(identifier, keep_seconds=keep_seconds)
         )
-
-    def delete_from_log(self, identifier: str, condition: str) -> None:
-        """Removes the rows of a log for which a condition of Spark's SQL is true."""
-        self._retried(identifier, lambda: self._delete_from_log(identifier, condition))
 
     def _retried(self, identifier: str, work: Callable[[], _Result]) -> _Result:
         """Does work on a log again where somebody else's commit was in the way of its own."""
@@ -312,10 +311,6 @@ class TableFormat(ABC):
 
     @abstractmethod
     def _forget_versions(self, identifier: str, *, keep_seconds: float) -> None:
-        """One attempt at it."""
-
-    @abstractmethod
-    def _delete_from_log(self, identifier: str, condition: str) -> None:
         """One attempt at it."""
 
     def here(self, identifier: str) -> str:

@@ -7,7 +7,7 @@ it, each in its own module.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -25,6 +25,10 @@ from tidegate.lake.formats.commits import (
 from tidegate.lake.storage.file_store import FileStore
 from tidegate.lake.storage.log_files import LogFile, LogWriter, WrittenFile, read_files
 from tidegate.lake.storage.predicates import Condition
+
+
+class FilesReplaced(Exception):
+    """Files that were to be replaced are no longer in the log: somebody else has replaced them."""
 
 
 class LogRewritten(Exception):
@@ -63,8 +67,17 @@ class LoadedLog(ABC):
         """What writes files of the log, here or in a task."""
 
     @abstractmethod
-    def commit(self, files: Sequence[WrittenFile], properties: Mapping[str, str]) -> None:
-        """Adds files and sets properties in one commit to exactly this state, or CommitConflict."""
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        replaced: Collection[str] = (),
+    ) -> None:
+        """Adds files and sets properties in one commit to exactly this state, or CommitConflict.
+
+        `replaced` are the paths of files that go in the same commit; FilesReplaced where this state
+        has not all of them.
+        """
 
 
 class LogTable(ABC):
@@ -82,6 +95,8 @@ class LogTable(ABC):
     """The columns whose values a file has one of each."""
     guard: Callable[[], Guard]
     """Gives what allows commits."""
+    files_added: int = 0
+    """How many files this process has added to the log since it was compacted."""
 
     @abstractmethod
     def load(self) -> LoadedLog:
@@ -111,14 +126,35 @@ class LogTable(ABC):
         Where a property is not as `expected` (None: not set), or the guard does not allow it,
         nothing is committed and LeaseLost is raised. `guard` is the lake's unless one is given.
         """
-        guard = guard or self.guard()
+        check = self._check(expected, guard or self.guard())
+        self._commit(self.load(), files, properties or {}, check)
+
+    def replace_files(
+        self,
+        old: Collection[str],
+        new: Sequence[WrittenFile],
+        expected: Mapping[str, str | None] | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        """Puts new files in the place of old ones, given by their paths, in one commit.
+
+        What others append meanwhile stays. Where another commit has replaced one of the old files,
+        nothing is committed and FilesReplaced is raised; `expected` and `guard` are as in `append`.
+        """
+        check = self._check(expected, guard or self.guard())
+        self._commit(self.load(), new, {}, check, frozenset(old))
+
+    def _check(
+        self, expected: Mapping[str, str | None] | None, guard: Guard
+    ) -> Callable[[Any], None]:
+        """What is checked of the state that is committed to."""
 
         def check(state: Any) -> None:
             guard.check()
             check_expected(self.identifier, expected, state)
             guard.check_log(self.identifier, state)
 
-        self._commit(self.load(), files, properties or {}, check)
+        return check
 
     def _commit(
         self,
@@ -126,18 +162,20 @@ class LogTable(ABC):
         files: Sequence[WrittenFile],
         properties: Mapping[str, str],
         check: Callable[[Any], None],
+        replaced: Collection[str] = (),
     ) -> None:
         """Commits to a state that was checked; begins again where somebody else has committed."""
         for attempt in range(1, ATTEMPTS + 1):
             check(loaded.properties)
             try:
-                loaded.commit(files, properties)
+                loaded.commit(files, properties, replaced)
             except CommitConflict as conflict:
                 if attempt == ATTEMPTS:
                     raise contended(self.identifier) from conflict
                 wait_after_conflict(attempt)
                 loaded = self.load()
             else:
+                self.files_added += len(files)
                 return
 
     def fence(self, epoch: int) -> None:
@@ -153,7 +191,10 @@ class LogTable(ABC):
 
     @abstractmethod
     def files(self, version: int, condition: Condition) -> list[LogFile]:
-        """The files of a version that may have rows which meet a condition."""
+        """The files of a version that may have rows which meet a condition.
+
+        LogRewritten where the version is forgotten.
+        """
 
     @abstractmethod
     def changes(self, since: int, version: int) -> list[LogChange]:
@@ -169,12 +210,7 @@ class LogTable(ABC):
 
     def add_rows(self, rows: pa.Table, properties: Mapping[str, str] | None = None) -> None:
         """Writes a few rows and adds them."""
-        loaded, guard = self.load(), self.guard()
-
-        def check(state: Any) -> None:
-            guard.check()
-            guard.check_log(self.identifier, state)
-
+        loaded, check = self.load(), self._check(None, self.guard())
         self._commit(loaded, loaded.writer().write_here(rows), properties or {}, check)
 
     def read(self, condition: Condition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

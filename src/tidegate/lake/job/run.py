@@ -189,9 +189,11 @@ class MirrorRun:
                     time.sleep(0.5)
                     continue
                 moved = self._step(mirror, ingest)
-                if moved:
-                    with self._telling("The upkeep of the lake"):
+                with self._telling("The upkeep of the lake"):
+                    if moved:
                         upkeep.after_step(mirror)
+                    else:
+                        upkeep.compact_logs(mirror)
                 patience = time.monotonic() + 60
                 self._tell("following")
                 if not moved:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,11 +42,11 @@ WRITTEN_TYPE = (
     .add("bytes", LongType())
     .add("partition", ArrayType(StringType()))
     .add("bounds", StringType())
-    .add("size", LongType())
+    .add("groups", StringType())
     .add("summary", StringType())
 )
 """What a task reports of a file that it wrote; `bounds` is JSON: the number of NULLs, the least and
-the greatest value, by column. `size` is that of the file without compression."""
+the greatest value, by column. `groups` is JSON: the file's groups of rows."""
 _WRITTEN_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -54,7 +54,7 @@ _WRITTEN_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
         ("partition", pa.list_(pa.string())),
         ("bounds", pa.string()),
-        ("size", pa.int64()),
+        ("groups", pa.string()),
         ("summary", pa.string()),
     ]
 )
@@ -63,31 +63,49 @@ _FIELD_ID = b"PARQUET:field_id"
 _WANTED = own("wanted")
 
 Values = tuple[str | None, ...]
+Bounds = Mapping[str, tuple[int, Any, Any]]
+"""The number of NULLs, the least and the greatest value, by column."""
+
+
+class RowGroup(NamedTuple):
+    """A group of rows in a file: its size without compression, and bounds of some columns."""
+
+    bytes: int
+    bounds: Bounds
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A file that a task wrote, ready to be committed.
 
-    `bounds` has, by column, the number of NULLs, the least and the greatest value; `size` is that
-    of the file without compression, `summary` what a `FileContent` says of it.
+    `summary` is what a `FileContent` says of it.
     """
 
     path: str
     rows: int
     bytes: int
     partition: Values
-    bounds: Mapping[str, tuple[int, Any, Any]]
-    size: int = 0
+    bounds: Bounds
+    groups: tuple[RowGroup, ...] = ()
     summary: str | None = None
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> WrittenFile:
         """From a row of WRITTEN_TYPE."""
-        bounds = {name: tuple(told) for name, told in json.loads(row["bounds"]).items()}
-        partition = tuple(row["partition"])
-        size, summary = row["size"], row["summary"]
-        return cls(row["path"], row["rows"], row["bytes"], partition, bounds, size, summary)
+        return cls(
+            row["path"],
+            row["rows"],
+            row["bytes"],
+            tuple(row["partition"]),
+            _bounds_of(json.loads(row["bounds"])),
+            tuple(RowGroup(size, _bounds_of(each)) for size, each in json.loads(row["groups"])),
+            row["summary"],
+        )
+
+
+def _bounds_of(entries: Mapping[str, Sequence[Any]]) -> Bounds:
+    """Bounds that were JSON."""
+    return {name: (nulls, least, most) for name, (nulls, least, most) in entries.items()}
 
 
 class FileSummarizer(Protocol):
@@ -105,6 +123,8 @@ class FileContent(Protocol):
 
     key: bytes
     """Where the summary of a file is in its footer."""
+    group_columns: tuple[str, ...]
+    """The columns of which each group of rows reports the bounds."""
 
     def summarizer(self) -> FileSummarizer:
         """What makes the summary of a file."""
@@ -150,7 +170,7 @@ class LogWriter:
                 "bytes": file.close(),
                 "partition": values,
                 "bounds": json.dumps(file.bounds(self.bounded)),
-                "size": file.size(),
+                "groups": json.dumps(file.groups()),
                 "summary": file.summary,
             }
             for values, file in files.items()
@@ -244,32 +264,39 @@ class _OpenFile:
         self._stream.close()
         return size
 
-    def size(self) -> int:
-        """Of a file that has ended: its size without compression."""
+    def groups(self) -> tuple[RowGroup, ...]:
+        """Of a file that has ended: its groups of rows."""
         (footer,) = self._footer
-        return size_of(footer)
+        content = self.of.content
+        return row_groups(footer, () if content is None else content.group_columns)
 
-    def bounds(self, columns: Iterable[str]) -> dict[str, tuple[int, Any, Any]]:
+    def bounds(self, columns: Sequence[str]) -> Bounds:
         """Of a file that has ended: NULLs, least and greatest, where there are any values."""
         (footer,) = self._footer
-        places = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
-        bounds = {}
-        for name in columns:
-            parts = [
-                footer.row_group(group).column(places[name]).statistics
-                for group in range(footer.num_row_groups)
-            ]
-            ranges = [(part.min, part.max) for part in parts if part.has_min_max]
-            if ranges:
-                least, greatest = min(low for low, _ in ranges), max(high for _, high in ranges)
-                bounds[name] = sum(part.null_count for part in parts), least, greatest
-        return bounds
+        return _group_bounds(footer, range(footer.num_row_groups), columns)
 
 
-def size_of(footer: pq.FileMetaData) -> int:
-    """The size of a file without compression."""
-    groups = (footer.row_group(group) for group in range(footer.num_row_groups))
-    return sum(group.total_byte_size for group in groups)
+def row_groups(footer: pq.FileMetaData, columns: Sequence[str]) -> tuple[RowGroup, ...]:
+    """The groups of rows of a file, with the bounds of some columns."""
+    return tuple(
+        RowGroup(footer.row_group(number).total_byte_size, _group_bounds(footer, [number], columns))
+        for number in range(footer.num_row_groups)
+    )
+
+
+def _group_bounds(
+    footer: pq.FileMetaData, numbers: Sequence[int], columns: Sequence[str]
+) -> Bounds:
+    """The bounds of columns in some groups of rows together."""
+    places = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    bounds = {}
+    for name in columns:
+        parts = [footer.row_group(number).column(places[name]).statistics for number in numbers]
+        ranges = [(part.min, part.max) for part in parts if part.has_min_max]
+        if ranges:
+            least, greatest = min(low for low, _ in ranges), max(high for _, high in ranges)
+            bounds[name] = sum(part.null_count for part in parts), least, greatest
+    return bounds
 
 
 def read_footer(store: FileStore, path: str) -> pq.FileMetaData:
@@ -358,12 +385,23 @@ def rows_of(columns: StructType, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A committed file of a log; `known` is true of all its rows."""
+    """A committed file of a log; `known` is true of all its rows.
+
+    `partition` has the values of the columns by which the log is split into files. `groups` are
+    its groups of rows, where the footer, or the task that wrote the file, has told them.
+    """
 
     path: str
     bytes: int
     rows: int = 0
     known: pc.Expression | None = None
+    partition: tuple[Any, ...] = ()
+    groups: tuple[RowGroup, ...] = ()
+
+    @property
+    def memory(self) -> int:
+        """Its size without compression; that of the file where its groups are not known."""
+        return sum(group.bytes for group in self.groups) or self.bytes
 
 
 def within(bounds: Mapping[str, tuple[int | None, Any, Any]]) -> pc.Expression:
@@ -429,23 +467,32 @@ def read_files(
 
 
 def decoded_bytes(
-    store: FileStore, files: Sequence[LogFile], condition: Condition, share: float
+    store: FileStore,
+    files: Sequence[LogFile],
+    condition: Condition,
+    share: float,
+    schema: pa.Schema,
 ) -> int:
     """About how many bytes the rows that meet a condition, a share of all, are when decompressed.
 
-    The footers of the files tell. Small tables share a group of rows, which is small then; a larger
-    group is taken to be of one table.
+    Small tables share a group of rows, which is small then; a larger group is taken to be of one
+    table. The footers of files are read whose groups are not known.
     """
-    if not files:
-        return 0
-    system, expression = store.filesystem(files[0].path), condition.arrow()
-    paths = [store.path(file.path) for file in files]
-    size = 0.0
-    for fragment in dataset.dataset(paths, format="parquet", filesystem=system).get_fragments():
-        for group in fragment.subset(filter=expression).row_groups:
-            whole = group.total_byte_size
-            size += whole if whole > _CLUSTER_BYTES else whole * share
-    return int(size)
+    groups = [group for file in files for group in file.groups]
+    known = [
+        LogFile(str(number), group.bytes, known=within(group.bounds))
+        for number, group in enumerate(groups)
+    ]
+    sizes = [each.bytes for each in holding(known, condition, schema)]
+    others = [file for file in files if not file.groups]
+    if others:
+        system = store.filesystem(others[0].path)
+        paths = [store.path(file.path) for file in others]
+        parquet = dataset.dataset(paths, format="parquet", filesystem=system)
+        for fragment in parquet.get_fragments():
+            chosen = fragment.subset(filter=condition.arrow()).row_groups
+            sizes += [group.total_byte_size for group in chosen]
+    return int(sum(size if size > _CLUSTER_BYTES else size * share for size in sizes))
 
 
 def with_field_ids(schema: pa.Schema, told: dict[str, Any]) -> pa.Schema:

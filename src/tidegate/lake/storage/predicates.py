@@ -1,8 +1,8 @@
 """Conditions on the columns of the changelog, stated once and rendered for each engine.
 
-Spark filters rows by them, Arrow does in files that are read without Spark, Iceberg passes over
-files whose statistics rule them out, and DELETE takes them as SQL. A condition on a column that is
-NULL is not met.
+Spark filters rows by them, Arrow does in files that are read without Spark, and Iceberg passes over
+files whose statistics rule them out. A condition on a column that is NULL is not met. None of them
+grows into a chain with the number of tables or partitions: those are looked up in a set.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidegate.model.sql import quoted
 Value = int | str | bool
 Part = TypeVar("Part")
 
+_SEPARATOR = "\0"
+"""Between the names of a database and a table: neither can have it."""
 _BUCKETS = 256
-_BETWEEN = "\0"
-"""Between the names of a database and a table: no name has it."""
 _FEW_PARTITIONS = 64
 """Up to this number of partitions Iceberg looks for each of them in the bounds of files."""
 
@@ -38,10 +38,6 @@ class Condition(ABC):
     @abstractmethod
     def spark(self) -> Column:
         """For DataFrames."""
-
-    @abstractmethod
-    def sql(self) -> str:
-        """For statements of Spark's SQL; it can stand among others without brackets."""
 
     @abstractmethod
     def arrow(self) -> pc.Expression:
@@ -68,11 +64,8 @@ class _Compared(Condition):
     value: Value
 
     def spark(self) -> Column:
-        found: Column = _SIGNS[self.sign][0](F.col(self.name), self.value)
-        return found
-
-    def sql(self) -> str:
-        return f"({quoted(self.name)} {self.sign} {_literal(self.value)})"
+        column: Column = _SIGNS[self.sign][0](F.col(self.name), self.value)
+        return column
 
     def arrow(self) -> pc.Expression:
         return _SIGNS[self.sign][0](pc.field(self.name), self.value)
@@ -83,41 +76,38 @@ class _Compared(Condition):
 
 @dataclass(frozen=True, slots=True)
 class _OfTables(Condition):
-    """Events of tables, looked up by name: no part for each of them."""
+    """The name of an event's table, or of its database, looked up in a set, in any case."""
 
-    names: tuple[tuple[str, str], ...]
+    names: frozenset[tuple[str, str]]
 
-    @property
-    def _databases(self) -> list[str]:
-        return [database for database, table in self.names if not table]
-
-    @property
-    def _tables(self) -> list[str]:
-        return [_BETWEEN.join(name) for name in self.names if name[1]]
+    def _keys(self) -> list[str]:
+        return [_SEPARATOR.join(name) for name in sorted(self.names)]
 
     def spark(self) -> Column:
-        return F.expr(self.sql())
-
-    def sql(self) -> str:
-        database, table = "lower(`database`)", "lower(`table`)"
-        name = f"concat({database}, {_literal(_BETWEEN)}, {table})"
-        parts = [
-            f"coalesce({key} IN ({', '.join(map(_literal, keys))}), false)"
-            for key, keys in ((database, self._databases), (name, self._tables))
-            if keys
-        ]
-        return f"({' OR '.join(parts)})"
+        database, table = (
+            F.lower(F.coalesce(F.col(name), F.lit(""))) for name in ("database", "table")
+        )
+        keys = self._keys()
+        separator = F.lit(_SEPARATOR)
+        by_name = F.concat(database, separator, table).isin(keys)
+        return by_name | F.concat(database, separator).isin(keys)
 
     def arrow(self) -> pc.Expression:
-        database, table = (pc.utf8_lower(pc.field(name)) for name in ("database", "table"))
-        parts = [database, table, pc.scalar(_BETWEEN)]
-        name = pc.Expression._call("binary_join_element_wise", parts, pc.JoinOptions())
-        return database.isin(pa.array(self._databases, pa.string())) | name.isin(
-            pa.array(self._tables, pa.string())
+        call, nothing = pc.Expression._call, pc.scalar("")
+        database, table = (
+            pc.utf8_lower(call("coalesce", [pc.field(name), nothing]))
+            for name in ("database", "table")
         )
+        keys = pa.array(self._keys(), pa.string())
+
+        def is_known(name: pc.Expression) -> pc.Expression:
+            parts = [database, name, pc.scalar(_SEPARATOR)]
+            return call("binary_join_element_wise", parts, pc.JoinOptions()).isin(keys)
+
+        return is_known(table) | is_known(nothing)
 
     def iceberg(self, expressions: Any) -> Any:
-        return expressions.alwaysTrue()  # statistics of files do not tell
+        return expressions.alwaysTrue()  # bounds of files are in their own case
 
 
 _SIGNS: dict[str, tuple[Any, str]] = {
@@ -127,7 +117,7 @@ _SIGNS: dict[str, tuple[Any, str]] = {
 }
 
 
-def _literal(value: Value) -> str:
+def _literal(value: str | bool) -> str:
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace("'", "\\'")
         return f"'{escaped}'"
@@ -140,9 +130,6 @@ class _Null(Condition):
 
     def spark(self) -> Column:
         return F.col(self.name).isNull()
-
-    def sql(self) -> str:
-        return f"({quoted(self.name)} IS NULL)"
 
     def arrow(self) -> pc.Expression:
         return pc.field(self.name).is_null()
@@ -157,12 +144,8 @@ class _Joined(Condition):
     every: bool
 
     def spark(self) -> Column:
-        found: Column = _joined(and_ if self.every else or_, [each.spark() for each in self.parts])
-        return found
-
-    def sql(self) -> str:
-        word = " AND " if self.every else " OR "
-        return "(" + word.join(each.sql() for each in self.parts) + ")"
+        column: Column = _joined(and_ if self.every else or_, [each.spark() for each in self.parts])
+        return column
 
     def arrow(self) -> pc.Expression:
         return _joined(and_ if self.every else or_, [each.arrow() for each in self.parts])
@@ -194,9 +177,6 @@ class _Not(Condition):
     def spark(self) -> Column:
         return ~self.part.spark()
 
-    def sql(self) -> str:
-        return f"(NOT {self.part.sql()})"
-
     def arrow(self) -> pc.Expression:
         return ~self.part.arrow()
 
@@ -216,9 +196,6 @@ class _OneOf(Condition):
 
     def spark(self) -> Column:
         return F.col(self.name).isin(*self.values)
-
-    def sql(self) -> str:
-        return f"({quoted(self.name)} IN ({', '.join(map(_literal, self.values))}))"
 
     def arrow(self) -> pc.Expression:
         return pc.field(self.name).isin(list(self.values))
@@ -240,9 +217,9 @@ class _AboveByPartition(Condition):
         return _AboveByPartition(self.name, self.values, self.others, not self.inverted)
 
     def spark(self) -> Column:
-        return F.expr(self.sql())
+        return F.expr(self._sql())
 
-    def sql(self) -> str:
+    def _sql(self) -> str:
         buckets: list[dict[str, int]] = [{} for _ in range(_BUCKETS)]
         for topic, partition, value in self.values:
             key = f"{topic}/{partition}"
@@ -270,7 +247,8 @@ class _AboveByPartition(Condition):
         return call("coalesce", [compared, pc.scalar(self.others != self.inverted)])
 
     def iceberg(self, expressions: Any) -> Any:
-        if len(self.values) > _FEW_PARTITIONS:
+        most = max(partition for _, partition, _ in self.values)
+        if max(most, len(self.values)) > _FEW_PARTITIONS:
             return expressions.alwaysTrue()
         tree = self._tree()
         return (~tree if self.inverted else tree).iceberg(expressions)
@@ -301,9 +279,6 @@ class _Always(Condition):
     def spark(self) -> Column:
         return F.lit(self.met)
 
-    def sql(self) -> str:
-        return str(self.met).lower()
-
     def arrow(self) -> pc.Expression:
         return pc.scalar(self.met)
 
@@ -321,12 +296,11 @@ def equal(name: str, value: Value) -> Condition:
 
 
 def of_tables(names: Collection[tuple[str, str]]) -> Condition:
-    """Events of tables, whose names are in lower case, in any case.
+    """The event is of one of the tables, whose names are in lower case, in any case.
 
-    An empty table stands for all tables of its database. However many tables there are, an event is
-    compared once.
+    An empty table stands for all tables of its database.
     """
-    return _OfTables(tuple(names)) if names else NEVER
+    return _OfTables(frozenset(names)) if names else NEVER
 
 
 def above(name: str, value: int) -> Condition:

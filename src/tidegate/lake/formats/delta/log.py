@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyarrow.fs import FileSelector
 
 from tidegate.lake.formats.commits import CommitConflict, Guard
 from tidegate.lake.formats.log_table import (
+    FilesReplaced,
     LoadedLog,
     LogChange,
     LogRewritten,
@@ -32,6 +34,8 @@ _PROPERTIES_OF_LOG = "_tidegate"
 """The folder in a log's own that has its properties; Delta passes over such names."""
 _PROPERTIES_AGE = timedelta(minutes=10)
 """How old a file of a log's properties must be to go."""
+_ORPHAN_HOURS = 25
+"""How old files of no version must be to go."""
 _MOST_VERSIONS = 100
 """Of a log, between two looks at what was added; above that all its files are looked at again."""
 
@@ -107,6 +111,7 @@ class DeltaLog(LogTable):
             action["size_bytes"],
             action["num_records"],
             of_partition(self.partition_by, values) & within(bounds),
+            tuple(values),
         )
 
     def changes(self, since: int, version: int) -> list[LogChange]:
@@ -148,10 +153,16 @@ class _LoadedDeltaLog(LoadedLog):
             log.folder, log.schema, log.partition_by, log.bounded, log.sorted_by, self._store
         )
 
-    def commit(self, files: Sequence[WrittenFile], properties: Mapping[str, str]) -> None:
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        replaced: Collection[str] = (),
+    ) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
+        actions = self._actions(files, replaced)
         number = self._new_number()
         self._write_properties(number, self.properties | properties)
         committing = CommitProperties(
@@ -161,7 +172,7 @@ class _LoadedDeltaLog(LoadedLog):
             # Delta fails it where a version since this one has a transaction of the same
             # application, which every commit to a log has.
             self._table.create_write_transaction(
-                [self._action(file) for file in files],
+                actions,
                 "append",
                 self._table.schema(),
                 list(self._log.partition_by),
@@ -170,7 +181,31 @@ class _LoadedDeltaLog(LoadedLog):
         except CommitFailedError as error:
             raise CommitConflict(self._log.identifier) from error
 
-    def _action(self, file: WrittenFile) -> Any:
+    def _actions(self, files: Sequence[WrittenFile], replaced: Collection[str]) -> list[Any]:
+        """The files that a commit adds and removes."""
+        if not replaced:
+            return [self._added(file, True) for file in files]
+        every = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        gone = [each for each in every if f"{self._log.folder}/{each['path']}" in replaced]
+        if len(gone) < len(replaced):
+            raise FilesReplaced(self._log.identifier)
+        # Where it is false, streaming readers know that no row has changed.
+        is_change = sum(each["num_records"] for each in gone) != sum(file.rows for file in files)
+        removed = [self._removed(each, is_change) for each in gone]
+        return [*(self._added(file, is_change) for file in files), *removed]
+
+    def _removed(self, action: Mapping[str, Any], is_change: bool) -> Any:
+        from deltalake.transaction import RemoveAction
+
+        values = {name: action[f"partition.{name}"] for name in self._log.partition_by}
+        partition = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in values.items()
+        }
+        now = int(time.time() * 1000)
+        return RemoveAction(action["path"], is_change, now, action["size_bytes"], partition)
+
+    def _added(self, file: WrittenFile, is_change: bool) -> Any:
         from deltalake.transaction import AddAction
 
         bounds = file.bounds.items()
@@ -185,7 +220,7 @@ class _LoadedDeltaLog(LoadedLog):
             file.bytes,
             dict(zip(self._log.partition_by, file.partition, strict=True)),
             int(time.time() * 1000),
-            True,
+            is_change,
             json.dumps(stats, ensure_ascii=False),
         )
 
@@ -251,6 +286,24 @@ def remove_old_properties(store: FileStore, folder: str) -> int:
             files.delete_file(each.path)
             removed += 1
     return removed
+
+
+def remove_replaced(store: FileStore, folder: str, keep_seconds: float) -> int:
+    """Removes files that were replaced in a log that long ago, in whole hours; how many."""
+    hours = math.ceil(keep_seconds / 3600)
+    return _vacuumed(_delta_table(folder, store), hours, orphans=False)
+
+
+def remove_orphans(store: FileStore, folder: str) -> int:
+    """Removes files that no commit names, if they are old: a round may be under way; how many."""
+    return _vacuumed(_delta_table(folder, store), _ORPHAN_HOURS, orphans=True)
+
+
+def _vacuumed(table: Any, hours: int, *, orphans: bool) -> int:
+    removed = table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=orphans)
+    if removed:  # it commits even where there is nothing to remove
+        table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=orphans)
+    return len(removed)
 
 
 def _flattened(add: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from pyspark.errors import PySparkException
 
 from tidegate.lake.formats.commits import java_classes
 from tidegate.lake.formats.delta.commits import DeltaCommits
-from tidegate.lake.formats.delta.log import remove_old_properties
+from tidegate.lake.formats.delta.log import remove_old_properties, remove_orphans, remove_replaced
 
 _MANY_VERSIONS = 50
-"""Versions after which files are joined: to count the files takes a job."""
+"""Versions after which files are compacted: to count the files takes a job."""
 _CONFLICTS = "io.delta.exceptions.Concurrent"
 """How the names of the exceptions begin that Delta throws for commits that are in each other's way;
 `_METADATA_CHANGED` is another one."""
@@ -26,7 +26,7 @@ class DeltaUpkeep(DeltaCommits):
     def is_scattered(self, identifier: str) -> bool:
         return self.version(identifier) % _MANY_VERSIONS == 0
 
-    def join_files(self, identifier: str) -> None:
+    def compact_files(self, identifier: str) -> None:
         with self._committing(self.spark, self.position(identifier)) as session:
             self.guard.check()
             session.sql(f"OPTIMIZE {identifier}")
@@ -36,16 +36,18 @@ class DeltaUpkeep(DeltaCommits):
         return any(name.startswith(_CONFLICTS) or name == _METADATA_CHANGED for name in names)
 
     def _forget_versions(self, identifier: str, *, keep_seconds: float) -> None:
-        """Only files of properties: Delta's own checkpoints bound what a commit reads."""
-        remove_old_properties(self._folders.store(), self._folder(identifier))
-
-    def _delete_from_log(self, identifier: str, condition: str) -> None:
-        self.spark.sql(f"DELETE FROM {identifier} WHERE {condition}")
+        """Files that were replaced, and of properties: checkpoints bound what a commit reads."""
+        store, folder = self._folders.store(), self._folder(identifier)
+        remove_old_properties(store, folder)
+        remove_replaced(store, folder, keep_seconds)
 
     def _maintain_log(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
-        removed = remove_old_properties(self._folders.store(), self._folder(identifier))
-        done = self.maintain(identifier, keep_seconds=keep_seconds)
-        return {**done, "property files removed": removed}
+        store, folder = self._folders.store(), self._folder(identifier)
+        return {
+            "property files removed": remove_old_properties(store, folder),
+            "data files removed": remove_replaced(store, folder, keep_seconds),
+            "orphan files removed": remove_orphans(store, folder),
+        }
 
     def maintain(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
         with self._committing(self.spark, self.position(identifier)) as session:
@@ -58,7 +60,7 @@ class DeltaUpkeep(DeltaCommits):
             session.sql(f"VACUUM {identifier} RETAIN {keep_seconds / 3600:.6f} HOURS")
         assert joined is not None
         return {
-            "data files joined": joined["metrics"]["numFilesRemoved"],
+            "data files compacted": joined["metrics"]["numFilesRemoved"],
             "data files written": joined["metrics"]["numFilesAdded"],
             "data files removed": files - self._files(identifier),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -20,6 +20,7 @@ from tidegate.lake.formats.iceberg.commits import (
     snapshot_id,
 )
 from tidegate.lake.formats.log_table import (
+    FilesReplaced,
     LoadedLog,
     LogChange,
     LogRewritten,
@@ -96,13 +97,11 @@ class IcebergLog(LogTable):
     def files(self, version: int, condition: Condition) -> list[LogFile]:
         expressions = self.jvm.org.apache.iceberg.expressions.Expressions
         table = self._load()
+        if table.snapshot(version) is None:
+            raise LogRewritten
         scan = table.newScan().useSnapshot(version).includeColumnStats()
         scan = scan.filter(condition.iceberg(expressions))
-        with closing(scan.planFiles()) as planned:
-            files, tasks = [], planned.iterator()
-            while tasks.hasNext():
-                files.append(tasks.next().file())
-        return self._log_files(table, files)
+        return self._log_files(table, _planned(scan))
 
     def changes(self, since: int, version: int) -> list[LogChange]:
         table = self._load()
@@ -130,10 +129,11 @@ class IcebergLog(LogTable):
         log_files = []
         for file in files:
             described = json.loads(to_json(file, spec))
-            known = of_partition(self.partition_by, described["partition"])
+            partition = described["partition"]
+            known = of_partition(self.partition_by, partition)
             known &= within(_bounds(described, self._fields["fields"]))
             size, rows = described["file-size-in-bytes"], described["record-count"]
-            log_files.append(LogFile(described["file-path"], size, rows, known))
+            log_files.append(LogFile(described["file-path"], size, rows, known, tuple(partition)))
         return log_files
 
 
@@ -168,17 +168,22 @@ class _LoadedIcebergLog(LoadedLog):
             self.store(),
         )
 
-    def commit(self, files: Sequence[WrittenFile], properties: Mapping[str, str]) -> None:
-        table, log = self._table, self._log
-        transaction = begin(log.jvm, table)
-        spec, iceberg = table.spec(), log.jvm.org.apache.iceberg
-        from_json = iceberg.ContentFileParser.fromJson
-        read = iceberg.util.JsonUtil.mapper().readTree
-        append = transaction.newAppend()
-        for file in files:
-            described = json.dumps(_data_file(file, log.schema, log.partition_by, spec.specId()))
-            append = append.appendFile(from_json(read(described), spec))
-        append.commit()
+    def commit(
+        self,
+        files: Sequence[WrittenFile],
+        properties: Mapping[str, str],
+        replaced: Collection[str] = (),
+    ) -> None:
+        log = self._log
+        transaction = begin(log.jvm, self._table)
+        added = [self._java_file(file) for file in files]
+        if replaced:
+            self._replace(transaction, added, replaced)
+        else:
+            append = transaction.newAppend()
+            for file in added:
+                append = append.appendFile(file)
+            append.commit()
         if properties:
             update = transaction.updateProperties()
             for key, value in properties.items():
@@ -191,6 +196,37 @@ class _LoadedIcebergLog(LoadedLog):
                 raise
             remove_uncommitted(transaction)
             raise CommitConflict(log.identifier) from error
+
+    def _java_file(self, file: WrittenFile) -> Any:
+        log, spec, iceberg = self._log, self._table.spec(), self._log.jvm.org.apache.iceberg
+        described = json.dumps(_data_file(file, log.schema, log.partition_by, spec.specId()))
+        node = iceberg.util.JsonUtil.mapper().readTree(described)
+        return iceberg.ContentFileParser.fromJson(node, spec)
+
+    def _replace(self, transaction: Any, added: Sequence[Any], replaced: Collection[str]) -> None:
+        """Puts files in the place of others, in a transaction on this state of the table."""
+        removed = [
+            file for file in _planned(self._table.newScan()) if str(file.location()) in replaced
+        ]
+        if len(removed) < len(replaced):
+            raise FilesReplaced(self._log.identifier)
+        # A rewrite says to incremental readers that no row has changed.
+        before, after = (sum(file.recordCount() for file in files) for files in (removed, added))
+        change = transaction.newRewrite() if before == after else transaction.newOverwrite()
+        for file in removed:
+            change = change.deleteFile(file)
+        for file in added:
+            change = change.addFile(file)
+        change.commit()
+
+
+def _planned(scan: Any) -> list[Any]:
+    """The data files of a scan, as Iceberg's own objects."""
+    with closing(scan.planFiles()) as planned:
+        files, tasks = [], planned.iterator()
+        while tasks.hasNext():
+            files.append(tasks.next().file())
+    return files
 
 
 def _bounds(

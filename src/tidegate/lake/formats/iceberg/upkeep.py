@@ -18,7 +18,7 @@ from tidegate.model.sql import parts_of, quoted
 
 TARGET_BYTES = 256 << 20
 _MANY_FILES = 50
-"""Files beyond what the size of a table asks for, above which they are joined."""
+"""Files beyond what the size of a table asks for, above which they are compacted."""
 _SIZE = "total-files-size"
 _ORPHAN_AGE = timedelta(hours=25)
 """How old files of no version must be to go; Iceberg takes no less than a day."""
@@ -32,7 +32,7 @@ class IcebergUpkeep(IcebergCatalog):
         files, size = (int(summary.get(name) or 0) for name in ("total-data-files", _SIZE))
         return files - size // TARGET_BYTES > _MANY_FILES
 
-    def join_files(self, identifier: str) -> None:
+    def compact_files(self, identifier: str) -> None:
         self._rewrite_files(identifier, {})
 
     def is_conflict(self, error: PySparkException | Py4JJavaError) -> bool:
@@ -42,11 +42,9 @@ class IcebergUpkeep(IcebergCatalog):
         oldest = int((time.time() - keep_seconds) * 1000)
         self._load(identifier).expireSnapshots().expireOlderThan(oldest).commit()
 
-    def _delete_from_log(self, identifier: str, condition: str) -> None:
-        self.spark.sql(f"DELETE FROM {identifier} WHERE {condition}")
-
     def _maintain_log(self, identifier: str, *, keep_seconds: float) -> Mapping[str, int]:
-        return self.maintain(identifier, keep_seconds=keep_seconds)
+        # Appends merge manifests, so those of a log stay few.
+        return self._expire(identifier, datetime.now(UTC) - timedelta(seconds=keep_seconds))
 
     def _rewrite_files(self, identifier: str, options: Mapping[str, str]) -> Row:
         table = self._load(identifier)
@@ -76,13 +74,19 @@ class IcebergUpkeep(IcebergCatalog):
             identifier, {"delete-file-threshold": "1", "remove-dangling-deletes": "true"}
         )
         (manifests,) = self._call("rewrite_manifests", identifier)
+        return {
+            "data files compacted": files["rewritten_data_files_count"],
+            "data files written": files["added_data_files_count"],
+            "manifests compacted": manifests["rewritten_manifests_count"],
+            **self._expire(identifier, oldest),
+        }
+
+    def _expire(self, identifier: str, oldest: datetime) -> dict[str, int]:
+        """Forgets versions, and removes the files that no other one has, and orphans."""
         (expired,) = self._call("expire_snapshots", identifier, _older_than(oldest))
         # In a folder of our own making; where a catalog chooses them, tables may share one.
         orphans = self._remove_orphans(identifier) if self._place.catalog is None else 0
         return {
-            "data files joined": files["rewritten_data_files_count"],
-            "data files written": files["added_data_files_count"],
-            "manifests joined": manifests["rewritten_manifests_count"],
             "data files removed": expired["deleted_data_files_count"],
             "delete files removed": expired["deleted_position_delete_files_count"]
             + expired["deleted_equality_delete_files_count"],
