@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tidegate.wire.batch.binary import binary_arrays
+from tidegate.wire.kernel.binary import binary_arrays
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,13 @@ def test_values_decode(code, flags, text, expected, members, seen_before):
     assert [(column["code"], column["flags"]) for column in row["columns"]] == [(code, flags)]
 
 
+@pytest.mark.parametrize("name", ["x", "xx", "X"])
+@pytest.mark.parametrize("column", ['"t":3,"{}":1,"f":0,"v":7', '"t":3,"f":0,"v":7,"{}":[1]'])
+def test_unknown_members_of_a_column_are_skipped(name, column):
+    row = decode_value('{"u":{"c":{' + column.format(name) + "}}}")
+    assert row["after"] == {"c": "7"}
+
+
 @pytest.mark.parametrize("case", VALUES)
 @pytest.mark.parametrize("generation", ["classic", "new"])
 def test_values_encode(case, generation):

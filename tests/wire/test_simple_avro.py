@@ -19,11 +19,13 @@ from tests.support import corpus
 from tests.support.avro_schema import NAMESPACE, SIMPLE_AVRO_SCHEMA
 from tidegate.model import ConfigError, EncodeError, EventFlag, SchemaNotSeen, TableSchema
 from tidegate.wire import CHANGE_SCHEMA, EncodeOptions, ShapeBook
-from tidegate.wire.batch.builder import BatchReader, MessageBuilder
-from tidegate.wire.codec import decoding as codec
+from tidegate.wire.batch.reader import BatchReader
+from tidegate.wire.codec import decoder as codec
+from tidegate.wire.codec.messages import MessageBuilder
 from tidegate.wire.kernel.claim_check import unpack
 from tidegate.wire.kernel.compression import compress, decompress
-from tidegate.wire.simple import avro_decode as simple_avro
+from tidegate.wire.simple.avro.decode import SimpleAvroDecoder
+from tidegate.wire.simple.avro.encode import SimpleAvroEncoder
 
 SCHEMA = fastavro.parse_schema(SIMPLE_AVRO_SCHEMA)
 COMMIT_TS, BUILD_TS, VERSION = 447984084414103554, 1708923662983, 447984074911121426
@@ -87,7 +89,7 @@ def row(kind: str, data: Json | None, old: Json | None, **members: Any) -> bytes
 
 
 def decode(*values: bytes | None) -> pa.RecordBatch:
-    batch = codec.decode(simple_avro.Decoder(), None, codec.binary_array(list(values)))
+    batch = codec.decode(SimpleAvroDecoder(), None, codec.binary_array(list(values)))
     batch.validate(full=True)
     return batch
 
@@ -125,7 +127,7 @@ def encode(batch: pa.RecordBatch, shapes: ShapeBook | None = None, **options: An
     compression = options.get("compression")
     options = {"encoding_format": "avro", "build_ts": BUILD_TS, **options}
     messages = MessageBuilder()
-    encoder = simple_avro.Encoder(
+    encoder = SimpleAvroEncoder(
         EncodeOptions(**options),
         (lambda value: compress(compression, value)) if compression else None,
     )

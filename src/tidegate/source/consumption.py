@@ -22,7 +22,7 @@ from tidegate.model import SourceError, SourceUnreachable
 from tidegate.source.client import Connection
 from tidegate.source.topics import TopicPlace
 from tidegate.wire import CAPTURE_SCHEMA
-from tidegate.wire.batch.binary import binary_arrays
+from tidegate.wire.kernel.binary import binary_arrays
 
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 64 << 20

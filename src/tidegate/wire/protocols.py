@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from tidegate.model import ConfigError, UnknownProtocol, UnsupportedByProtocol
 from tidegate.wire.batch.bit_sets import unsigned_bit_sets
-from tidegate.wire.batch.builder import BatchReader, MessageBuilder
+from tidegate.wire.batch.reader import BatchReader
 from tidegate.wire.batch.shapes import ShapeBook
-from tidegate.wire.codec import decoding as codec
+from tidegate.wire.codec import decoder as codec
+from tidegate.wire.codec.messages import MessageBuilder
 from tidegate.wire.kernel.claim_check import open_claim_check
 from tidegate.wire.kernel.compression import MAX_EXPANDED_BYTES, compressor, expander
 from tidegate.wire.options import EncodeOptions

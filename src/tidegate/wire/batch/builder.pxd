@@ -1,4 +1,4 @@
-"""The change batch under construction (decoders), as read (encoders), and messages being written.
+"""The change batch under construction.
 
 A decoder, for each message: reads through a Cursor, fills `after` and `before` cells in the order of
 a registered shape, and adds rows. If it returns -1, everything the message added is taken back and an
@@ -119,18 +119,8 @@ cdef inline void row_init(Row *row, int kind) noexcept nogil:
     row.has = 0
 
 
-# One message as the decoders get it. key/value NULL: null.
-cdef struct Message:
-    const uint8_t *key
-    size_t key_size
-    const uint8_t *key_limit
-    const uint8_t *value
-    size_t value_size
-    const uint8_t *value_limit
-
-
 # Canal's word for TiDB's code of a DDL action; it lives as long as the module.
-cdef const Span *ddl_word(uint8_t code) noexcept nogil
+cdef const Span *ddl_word_of(uint8_t code) noexcept nogil
 
 
 @cython.final
@@ -167,118 +157,3 @@ cdef class BatchBuilder:
     cdef int keep(self, const Span *text, Span *out) noexcept nogil
     cdef uint8_t *new_missing(self, Row *row, int32_t columns) noexcept nogil
     cdef int add_row(self, Cursor *c, Row *row) noexcept nogil
-
-
-cdef class Decoder:
-    """What every protocol module's Decoder is: `message` decodes one message into `out`."""
-    cdef BatchBuilder out
-    cdef int message(self, Message *m, Cursor *c) noexcept nogil
-
-
-# --- reading a batch -----------------------------------------------------------------------------
-
-cdef struct CellsView:
-    const int32_t *lists            # list offsets
-    const uint8_t *lists_valid      # bitmap or NULL (all valid)
-    int64_t lists_base              # the bit of row 0 there
-    const int32_t *ends             # string offsets
-    const uint8_t *valid            # bitmap or NULL
-    int64_t valid_base
-    const uint8_t *text
-    const uint8_t *limit
-
-
-cdef inline bint bit_at(const uint8_t *bitmap, int64_t i) noexcept nogil:
-    return bitmap == NULL or (bitmap[i >> 3] >> (i & 7)) & 1
-
-
-cdef inline bint view_has(const CellsView *v, int64_t row) noexcept nogil:
-    """Whether the row has this list at all."""
-    return bit_at(v.lists_valid, v.lists_base + row)
-
-
-cdef inline int32_t view_count(const CellsView *v, int64_t row) noexcept nogil:
-    return v.lists[row + 1] - v.lists[row]
-
-
-cdef inline bint view_cell(const CellsView *v, int64_t row, int32_t column, Span *out) noexcept nogil:
-    """The cell's text; False for NULL."""
-    cdef int64_t i = v.lists[row] + column
-    if not bit_at(v.valid, v.valid_base + i):
-        return False
-    out.p = v.text + v.ends[i]
-    out.n = <size_t>(v.ends[i + 1] - v.ends[i])
-    return True
-
-
-cdef struct StringsView:
-    const int32_t *ends
-    const uint8_t *valid
-    int64_t valid_base
-    const uint8_t *text
-
-
-cdef inline bint string_at(const StringsView *v, int64_t row, Span *out) noexcept nogil:
-    if not bit_at(v.valid, v.valid_base + row):
-        out.p = NULL
-        out.n = 0
-        return False
-    out.p = v.text + v.ends[row]
-    out.n = <size_t>(v.ends[row + 1] - v.ends[row])
-    return True
-
-
-cdef struct LongsView:
-    const int64_t *values
-    const uint8_t *valid
-    int64_t valid_base
-
-
-cdef inline bint long_at(const LongsView *v, int64_t row, int64_t *out) noexcept nogil:
-    if not bit_at(v.valid, v.valid_base + row):
-        return False
-    out[0] = v.values[row]
-    return True
-
-
-cdef class BatchReader:
-    """Typed access to a change batch. `kinds[row]` is a Kind; the views index by row."""
-    cdef readonly object batch
-    cdef readonly Py_ssize_t count
-    cdef uint8_t *kinds
-    cdef CellsView after
-    cdef CellsView before
-    cdef StringsView database
-    cdef StringsView table
-    cdef StringsView missing        # before_missing bitmaps; absent: everything is carried
-    cdef StringsView ddl_type
-    cdef StringsView query
-    cdef StringsView schema
-    cdef StringsView claim_check
-    cdef LongsView commit_ts
-    cdef LongsView table_id
-    cdef LongsView shape
-    cdef LongsView schema_version
-    cdef LongsView current          # checksum members
-    cdef LongsView previous
-    cdef const int32_t *flags
-    cdef list keep_alive
-
-    cdef bint carried(self, int64_t row, int32_t column) noexcept nogil
-    cpdef object checksum(self, int64_t row)
-    cpdef object ddl_code(self, int64_t row)
-
-
-cdef class MessageBuilder:
-    """Messages being written: fill `key` and `value`, then end the message."""
-    cdef Buffer key
-    cdef Buffer value
-    cdef Buffer key_ends
-    cdef Buffer key_valid
-    cdef Buffer value_ends
-    cdef Buffer rows
-    cdef Buffer events
-    cdef readonly Py_ssize_t count
-
-    cdef int end(self, bint has_key, int32_t row, int32_t events) except -1
-    cpdef object finish(self)

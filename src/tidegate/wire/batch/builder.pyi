@@ -1,17 +1,3 @@
-"""The change batch, compiled: see builder.pyx."""
-
-import pyarrow as pa
+"""The change batch under construction, compiled: see builder.pyx."""
 
 FAULTS: tuple[tuple[str, str], ...]
-
-class Decoder: ...
-
-class BatchReader:
-    batch: pa.RecordBatch
-    count: int
-    def __init__(self, batch: pa.RecordBatch) -> None: ...
-
-class MessageBuilder:
-    count: int
-    def __init__(self, expected: int = 0) -> None: ...
-    def finish(self) -> pa.RecordBatch: ...

@@ -1,5 +1,5 @@
 # cython: freethreading_compatible=False
-"""The change batch: building it from decoded rows, reading it for encoding, and messages written.
+"""The change batch, built from decoded rows.
 
 Memory is plain C until `finish`, which hands the buffers to Arrow without copying cells.
 """
@@ -13,37 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.model.ddl import canal_ddl_type
-from tidegate.model.types import type_name
-from tidegate.wire.batch.change import CHANGE_SCHEMA, KINDS, MESSAGE_SCHEMA
+from tidegate.wire.batch.change import CHANGE_SCHEMA, KINDS
 
-from tidegate.wire.kernel.buffer cimport (
-    Arena,
-    Buffer,
-    Cells,
-    arena_free,
-    arena_keep,
-    arena_take,
-    buffer_add,
-    buffer_add_byte,
-    buffer_add_i32,
-    buffer_free,
-    buffer_reserve,
-    cells_cut,
-    cells_free,
+from tidegate.wire.batch.shape_json cimport write_shape
+from tidegate.wire.kernel.buffer cimport *
+from tidegate.wire.kernel.cursor cimport *
+from tidegate.wire.kernel.memory cimport (
+    bitmap_of,
+    give_buffer,
+    recycle_buffer,
+    recycle_cells,
+    take_room,
 )
-from tidegate.wire.kernel.cursor cimport (
-    FAULT_COLUMNS,
-    FAULT_MEMORY,
-    FAULT_SHAPE,
-    FAULT_TOO_LARGE,
-    TG_LIKELY,
-    Cursor,
-    Span,
-    fail,
-    tg_all_set,
-    tg_pack_bits,
-)
-from tidegate.wire.kernel.jsonwrite cimport STYLE_PLAIN, json_put_string, put_i64, tg_copy_writable_run
 from tidegate.wire.kernel.text cimport tg_hash
 
 # A word for programs and a sentence for people, for each Fault; the sentence follows
@@ -90,33 +71,9 @@ cdef object STRING = pa.string()
 cdef object STRINGS = pa.list_(pa.string())
 cdef list FIELDS = [(field.name, field.type) for field in CHANGE_SCHEMA]
 
-cdef Span _type_members[256][4]
-cdef Span _flag_members[256]
-_kept_alive = []
-
-
-def _fill_type_members() -> None:
-    """`,"type":"bigint","code":8` by code and by the flag bits that matter, BINARY and UNSIGNED; and
-    `,"flags":65` by flags."""
-    cdef int code, variant
-    cdef bytes text
-    for code in range(256):
-        for variant in range(4):
-            name = type_name(code, (variant & 1) | (128 if variant & 2 else 0))
-            text = b',"type":"%b","code":%d' % (name.encode(), code)
-            _kept_alive.append(text)
-            _type_members[code][variant].p = text
-            _type_members[code][variant].n = len(text)
-        text = b',"flags":%d' % code
-        _kept_alive.append(text)
-        _flag_members[code].p = text
-        _flag_members[code].n = len(text)
-
-
-_fill_type_members()
-
 
 cdef Span _ddl_spans[256]
+_kept_alive = []
 
 
 def _fill_ddl_words() -> None:
@@ -132,7 +89,7 @@ def _fill_ddl_words() -> None:
 _fill_ddl_words()
 
 
-cdef const Span *ddl_word(uint8_t code) noexcept nogil:
+cdef const Span *ddl_word_of(uint8_t code) noexcept nogil:
     return &_ddl_spans[code]
 
 
@@ -156,123 +113,8 @@ cdef inline void _no_span(Span *span) noexcept nogil:
     span.n = 0
 
 
-cdef inline bint _same_span(const Span *a, const Span *b) noexcept nogil:
+cdef inline bint _same_name(const Span *a, const Span *b) noexcept nogil:
     return a.n == b.n and (a.p == NULL) == (b.p == NULL) and (a.n == 0 or memcmp(a.p, b.p, a.n) == 0)
-
-
-# Blocks that a batch no longer needs, for the next one: a page that the system has to find and clear
-# costs as much as decoding a few messages. All of this runs with the GIL.
-cdef enum:
-    SPARE_BLOCKS = 32
-    SMALLEST_SPARE = 1 << 14
-    MOST_SPARE = 1 << 25        # bytes of all of them
-
-
-cdef struct Block:
-    uint8_t *data
-    size_t size
-
-
-cdef Block _spares[SPARE_BLOCKS]
-cdef int _spare_count = 0
-cdef size_t _spare_bytes = 0
-
-
-cdef void _drop_spare(int index) noexcept:
-    """Takes a block out; the order of the others stays."""
-    global _spare_count, _spare_bytes
-    cdef int i
-    _spare_bytes -= _spares[index].size
-    _spare_count -= 1
-    for i in range(index, _spare_count):
-        _spares[i] = _spares[i + 1]
-
-
-cdef void _recycle(uint8_t *data, size_t size) noexcept:
-    """Frees a block, or keeps it in place of the oldest."""
-    global _spare_count, _spare_bytes
-    if data == NULL or size < SMALLEST_SPARE or size > MOST_SPARE // 2:
-        free(data)
-        return
-    while _spare_count == SPARE_BLOCKS or _spare_bytes + size > MOST_SPARE:
-        free(_spares[0].data)
-        _drop_spare(0)
-    _spares[_spare_count].data = data
-    _spares[_spare_count].size = size
-    _spare_count += 1
-    _spare_bytes += size
-
-
-cdef void _recycle_buffer(Buffer *b) noexcept:
-    _recycle(b.data, b.size)
-    b.data = NULL
-    b.used = 0
-    b.size = 0
-
-
-cdef void _recycle_cells(Cells *cells) noexcept:
-    _recycle_buffer(&cells.text)
-    _recycle_buffer(&cells.ends)
-    _recycle_buffer(&cells.valid)
-
-
-cdef int _room(Buffer *b, size_t size) noexcept:
-    """Room in an empty buffer, in a spare block if one fits. -1: there is no memory."""
-    cdef int i, best = -1
-    cdef size_t step = 4096
-    size += 64
-    while step * 8 < size:
-        step *= 2
-    size = (size + step - 1) // step * step      # so that the next batch's block fits this one's
-    for i in range(_spare_count):
-        if size <= _spares[i].size <= 2 * size and \
-                (best < 0 or _spares[i].size < _spares[best].size):
-            best = i
-    if best >= 0:
-        b.data = _spares[best].data
-        b.size = _spares[best].size
-        _drop_spare(best)
-        return 0
-    b.data = <uint8_t *>malloc(size)
-    b.size = size if b.data != NULL else 0
-    return 0 if b.data != NULL else -1
-
-
-@cython.final
-cdef class _Memory:
-    """Owns the block of an Arrow buffer."""
-    cdef uint8_t *data
-    cdef size_t size
-
-    def __dealloc__(self):
-        _recycle(self.data, self.size)
-
-
-cdef object _give(Buffer *b):
-    """The buffer's bytes as an Arrow buffer that owns them; b is empty afterwards."""
-    cdef _Memory memory = _Memory.__new__(_Memory)
-    cdef size_t used = b.used
-    if b.data == NULL:
-        return pa.py_buffer(b"")
-    memory.data = b.data
-    memory.size = b.size
-    b.data = NULL
-    b.used = 0
-    b.size = 0
-    return pa.foreign_buffer(<size_t>memory.data, used, memory)
-
-
-cdef object _bitmap(const uint8_t *bytes, size_t count, int bit=0):
-    """A bitmap of this bit of so many bytes, or None when it is set in all of them."""
-    cdef Buffer bits
-    if tg_all_set(bytes, count, bit):
-        return None
-    memset(&bits, 0, sizeof(Buffer))
-    if _room(&bits, count // 8 + 1) < 0:
-        raise MemoryError
-    tg_pack_bits(bytes, count, bit, bits.data)
-    bits.used = (count + 7) // 8
-    return _give(&bits)
 
 
 @cython.final
@@ -282,14 +124,14 @@ cdef class _Strings:
     cdef size_t count
 
     def __cinit__(self, size_t room):
-        if _room(&self.ends, 4 * (room + 1)) < 0 or _room(&self.valid, room) < 0:
+        if take_room(&self.ends, 4 * (room + 1)) < 0 or take_room(&self.valid, room) < 0:
             raise MemoryError
         buffer_add_i32(&self.ends, 0)
 
     def __dealloc__(self):
-        _recycle_buffer(&self.text)
-        _recycle_buffer(&self.ends)
-        _recycle_buffer(&self.valid)
+        recycle_buffer(&self.text)
+        recycle_buffer(&self.ends)
+        recycle_buffer(&self.valid)
 
     cdef inline int add(self, const Span *text) noexcept nogil:
         """One of the `room` values, null where p is NULL; 16 bytes behind it can be read. -1 without
@@ -319,7 +161,7 @@ cdef class _Strings:
         return pa.Array.from_buffers(
             type,
             self.count,
-            [_bitmap(self.valid.data, self.count), _give(&self.ends), _give(&self.text)],
+            [bitmap_of(self.valid.data, self.count), give_buffer(&self.ends), give_buffer(&self.text)],
         )
 
 
@@ -332,13 +174,13 @@ cdef class _Texts:
     def __cinit__(self, size_t count, size_t size):
         if size > INT32_MAX:
             raise OverflowError(TOO_MUCH)
-        if _room(&self.text, size + 16) < 0 or _room(&self.ends, 4 * (count + 1)) < 0:
+        if take_room(&self.text, size + 16) < 0 or take_room(&self.ends, 4 * (count + 1)) < 0:
             raise MemoryError
         buffer_add_i32(&self.ends, 0)
 
     def __dealloc__(self):
-        _recycle_buffer(&self.text)
-        _recycle_buffer(&self.ends)
+        recycle_buffer(&self.text)
+        recycle_buffer(&self.ends)
 
     cdef inline bint add(self, const Span *text) noexcept nogil:
         """The next value, behind which 16 bytes can be read. Whether it is one: p is NULL for null."""
@@ -358,7 +200,7 @@ cdef class _Texts:
     cdef object finish(self, object validity):
         self.ends.used = 4 * (self.count + 1)
         return pa.Array.from_buffers(
-            STRING, self.count, [validity, _give(&self.ends), _give(&self.text)]
+            STRING, self.count, [validity, give_buffer(&self.ends), give_buffer(&self.text)]
         )
 
 
@@ -370,15 +212,15 @@ cdef class _Numbers:
 
     def __cinit__(self, size_t width, size_t count):
         self.count = count
-        if _room(&self.data, width * count) < 0:
+        if take_room(&self.data, width * count) < 0:
             raise MemoryError
         self.data.used = width * count
 
     def __dealloc__(self):
-        _recycle_buffer(&self.data)
+        recycle_buffer(&self.data)
 
     cdef object finish(self, object type, object validity=None):
-        return pa.Array.from_buffers(type, self.count, [validity, _give(&self.data)])
+        return pa.Array.from_buffers(type, self.count, [validity, give_buffer(&self.data)])
 
 
 cdef enum:
@@ -425,7 +267,7 @@ cdef class _Rare:
             for i, row in enumerate(self.rows):
                 (<int32_t *>index.data.data)[<size_t>row] = <int32_t>i
                 valid.data.data[<size_t>row] = 1
-            return values.take(index.finish(pa.int32(), _bitmap(valid.data.data, total)))
+            return values.take(index.finish(pa.int32(), bitmap_of(valid.data.data, total)))
         pieces = []
         began = 0
         for i, row in enumerate(self.rows):
@@ -521,14 +363,14 @@ cdef class _Rows:
         return {
             "event": event.finish(INT32),
             "kind": kind.finish(None),
-            "commit_ts": commit_ts.finish(INT64, _bitmap(bits, total, MASK_COMMIT_TS)),
-            "database": database.finish(_bitmap(bits, total, MASK_DATABASE)),
-            "table": table.finish(_bitmap(bits, total, MASK_TABLE)),
-            "table_id": table_id.finish(INT64, _bitmap(bits, total, MASK_TABLE_ID)),
-            "shape": shape.finish(INT64, _bitmap(bits, total, MASK_SHAPE)),
-            "schema_version": version.finish(INT64, _bitmap(bits, total, MASK_SCHEMA_VERSION)),
-            "after": _lists(after_ends, _bitmap(bits, total, MASK_AFTER), after),
-            "before": _lists(before_ends, _bitmap(bits, total, MASK_BEFORE), before),
+            "commit_ts": commit_ts.finish(INT64, bitmap_of(bits, total, MASK_COMMIT_TS)),
+            "database": database.finish(bitmap_of(bits, total, MASK_DATABASE)),
+            "table": table.finish(bitmap_of(bits, total, MASK_TABLE)),
+            "table_id": table_id.finish(INT64, bitmap_of(bits, total, MASK_TABLE_ID)),
+            "shape": shape.finish(INT64, bitmap_of(bits, total, MASK_SHAPE)),
+            "schema_version": version.finish(INT64, bitmap_of(bits, total, MASK_SCHEMA_VERSION)),
+            "after": _lists(after_ends, bitmap_of(bits, total, MASK_AFTER), after),
+            "before": _lists(before_ends, bitmap_of(bits, total, MASK_BEFORE), before),
             "flags": flags.finish(INT32),
         }
 
@@ -538,77 +380,12 @@ cdef object _lists(_Numbers ends, object validity, Cells *cells):
     strings = pa.Array.from_buffers(
         STRING,
         cells.count,
-        [_bitmap(cells.valid.data, cells.count), _give(&cells.ends), _give(&cells.text)],
+        [bitmap_of(cells.valid.data, cells.count), give_buffer(&cells.ends), give_buffer(&cells.text)],
     )
-    _recycle_buffer(&cells.valid)
+    recycle_buffer(&cells.valid)
     return pa.Array.from_buffers(
-        STRINGS, ends.count - 1, [validity, _give(&ends.data)], children=[strings]
+        STRINGS, ends.count - 1, [validity, give_buffer(&ends.data)], children=[strings]
     )
-
-
-cdef inline void _put_known(Buffer *b, const void *text, size_t n) noexcept nogil:
-    """Bytes for which there is room."""
-    memcpy(b.data + b.used, text, n)
-    b.used += n
-
-
-cdef inline int _put_text(Buffer *b, const Span *text) noexcept nogil:
-    """A text of a shape, behind which 16 bytes may be read, as a JSON string; and room for 128 bytes."""
-    cdef size_t run
-    if buffer_reserve(b, text.n + 160) < 0:
-        return -1
-    b.data[b.used] = c'"'
-    run = tg_copy_writable_run(text.p, text.p + text.n, text.p + text.n + 16, b.data + b.used + 1)
-    if run == text.n:
-        b.data[b.used + 1 + run] = c'"'
-        b.used += run + 2
-        return 0
-    if json_put_string(b, text.p, text.n, text.p + text.n, STYLE_PLAIN) < 0:
-        return -1
-    return buffer_reserve(b, 128)
-
-
-cdef int _write_shape(Buffer *b, const Shape *shape) noexcept nogil:
-    """The JSON of a shape's schema event."""
-    cdef int32_t i
-    cdef ShapeColumn *column
-    cdef Span *member
-    if buffer_add(b, b'{"columns":[', 12) < 0:
-        return -1
-    for i in range(shape.count):
-        column = &shape.columns[i]
-        if buffer_reserve(b, 128) < 0:
-            return -1
-        if i:
-            _put_known(b, b',', 1)
-        _put_known(b, b'{"name":', 8)
-        if _put_text(b, &column.name) < 0:
-            return -1
-        if column.type.n:
-            _put_known(b, b',"type":', 8)
-            if _put_text(b, &column.type) < 0:
-                return -1
-            if column.code >= 0:
-                _put_known(b, b',"code":', 8)
-                put_i64(b, column.code)
-        elif column.code >= 0:
-            member = &_type_members[column.code & 255][
-                0 if column.flags < 0 else (column.flags & 1) | ((column.flags >> 6) & 2)
-            ]
-            _put_known(b, member.p, member.n)
-        if 0 <= column.flags < 256:
-            _put_known(b, _flag_members[column.flags].p, _flag_members[column.flags].n)
-        elif column.flags >= 0:
-            _put_known(b, b',"flags":', 9)
-            put_i64(b, column.flags)
-        if column.key:
-            _put_known(b, b',"key":true', 11)
-        if column.zone.n:
-            _put_known(b, b',"zone":', 8)
-            if _put_text(b, &column.zone) < 0:
-                return -1
-        _put_known(b, b'}', 1)
-    return buffer_add(b, b']}', 2)
 
 
 cdef inline uint8_t *_canonical_number(uint8_t *place, int32_t value) noexcept nogil:
@@ -645,11 +422,11 @@ cdef class BatchBuilder:
         memset(self.name_buckets, 0xff, 256 * sizeof(int32_t))
 
     def __dealloc__(self):
-        _recycle_cells(&self.after)
-        _recycle_cells(&self.before)
+        recycle_cells(&self.after)
+        recycle_cells(&self.before)
         buffer_free(&self.missing)
         buffer_free(&self.scratch)
-        _recycle_buffer(&self.rows)
+        recycle_buffer(&self.rows)
         buffer_free(&self.extras)
         buffer_free(&self.shapes)
         buffer_free(&self.names)
@@ -661,13 +438,13 @@ cdef class BatchBuilder:
     cdef int expect(self, size_t messages, size_t size) noexcept:
         """Makes room for what so many messages of so many bytes usually become: growing step by step
         would copy it again and again. Memory that is not used is never touched."""
-        if _room(&self.rows, messages * sizeof(Row)) < 0 or \
-                _room(&self.after.text, size) < 0 or \
-                _room(&self.after.ends, size // 3) < 0 or \
-                _room(&self.after.valid, size // 12) < 0 or \
-                _room(&self.before.text, size // 2) < 0 or \
-                _room(&self.before.ends, size // 6) < 0 or \
-                _room(&self.before.valid, size // 24) < 0:
+        if take_room(&self.rows, messages * sizeof(Row)) < 0 or \
+                take_room(&self.after.text, size) < 0 or \
+                take_room(&self.after.ends, size // 3) < 0 or \
+                take_room(&self.after.valid, size // 12) < 0 or \
+                take_room(&self.before.text, size // 2) < 0 or \
+                take_room(&self.before.ends, size // 6) < 0 or \
+                take_room(&self.before.valid, size // 24) < 0:
             return -1
         # Arrow's offsets begin with a zero.
         buffer_add_i32(&self.after.ends, 0)
@@ -729,7 +506,7 @@ cdef class BatchBuilder:
         cdef Names fresh
         while index >= 0:
             entry = <Names *>self.names.data + index
-            if _same_span(&entry.database, database) and _same_span(&entry.table, table):
+            if _same_name(&entry.database, database) and _same_name(&entry.table, table):
                 return index
             index = entry.next
         _no_span(&fresh.database)
@@ -960,7 +737,7 @@ cdef class BatchBuilder:
         for i in range(rows.total):
             row = rows.at(i)
             if i < rows.seen:
-                done = _write_shape(&column.text, self.shape(row.shape))
+                done = write_shape(&column.text, self.shape(row.shape))
                 column.end(True)
             elif row.extra >= 0:
                 done = column.add(&(<Extra *>self.extras.data + row.extra).schema)
@@ -1030,171 +807,3 @@ cdef class BatchBuilder:
 
 cdef object _text(const Span *text):
     return None if text.p == NULL else (<const char *>text.p)[:text.n].decode("utf-8", "replace")
-
-
-cdef class Decoder:
-    def __cinit__(self, BatchBuilder out=None, **options):
-        self.out = BatchBuilder() if out is None else out
-
-    def claim_locations(self):
-        """The claim-check locations of the message decoded last, by the number of their event."""
-        cdef size_t count = self.out.rows.used // sizeof(Row)
-        cdef size_t i
-        cdef Row *row
-        cdef dict locations = {}
-        for i in range(self.out.mark_rows // sizeof(Row), count):
-            row = <Row *>self.out.rows.data + i
-            if row.extra >= 0:
-                location = _text(&(<Extra *>self.out.extras.data + row.extra).claim_check)
-                if location is not None:
-                    locations[row.event] = location
-        return locations
-
-    def redeem(self, key, value, dict kept):
-        """Key and value of the message with its claim checks redeemed; kept[event] is the message that
-        was kept elsewhere. Where a message is one event, it simply takes the other's place."""
-        (message,) = kept.values()
-        return message
-
-    cdef int message(self, Message *m, Cursor *c) noexcept nogil:
-        return -1
-
-
-# --- reading -------------------------------------------------------------------------------------
-
-cdef const uint8_t *_address(object buffer):
-    return NULL if buffer is None else <const uint8_t *><size_t>buffer.address
-
-
-cdef void _view_strings(StringsView *view, object array):
-    buffers = array.buffers()
-    view.valid = _address(buffers[0])
-    view.valid_base = array.offset
-    view.ends = <const int32_t *>_address(buffers[1]) + <Py_ssize_t>array.offset
-    view.text = _address(buffers[2])
-
-
-cdef void _view_longs(LongsView *view, object array):
-    buffers = array.buffers()
-    view.valid = _address(buffers[0])
-    view.valid_base = array.offset
-    view.values = <const int64_t *>_address(buffers[1]) + <Py_ssize_t>array.offset
-
-
-cdef void _view_cells(CellsView *view, object array):
-    buffers = array.buffers()
-    child = array.values
-    inner = child.buffers()
-    view.lists_valid = _address(buffers[0])
-    view.lists_base = array.offset
-    view.lists = <const int32_t *>_address(buffers[1]) + <Py_ssize_t>array.offset
-    view.valid = _address(inner[0])
-    view.valid_base = child.offset
-    view.ends = <const int32_t *>_address(inner[1]) + <Py_ssize_t>child.offset
-    view.text = _address(inner[2])
-    view.limit = view.text + <Py_ssize_t>(inner[2].size if inner[2] is not None else 0)
-
-
-cdef class BatchReader:
-    def __cinit__(self, batch):
-        cdef Py_ssize_t i
-        if batch.schema != CHANGE_SCHEMA:
-            batch = batch.select(CHANGE_SCHEMA.names).cast(CHANGE_SCHEMA)
-        self.batch = batch
-        self.count = batch.num_rows
-        codes = pc.index_in(batch.column("kind"), value_set=pa.array(KINDS))
-        if codes.null_count:
-            raise ValueError(f"a change batch has only the kinds {', '.join(KINDS)}")
-        self.kinds = <uint8_t *>malloc(self.count + 1)
-        if self.kinds == NULL:
-            raise MemoryError
-        kinds = codes.cast(pa.uint8())
-        if self.count:
-            memcpy(self.kinds, _address(kinds.buffers()[1]) + <Py_ssize_t>kinds.offset, self.count)
-        ddl = batch.column("ddl").flatten()
-        checksum = batch.column("checksum").flatten()
-        self.keep_alive = [ddl, checksum]
-        _view_cells(&self.after, batch.column("after"))
-        _view_cells(&self.before, batch.column("before"))
-        _view_strings(&self.database, batch.column("database"))
-        _view_strings(&self.table, batch.column("table"))
-        _view_strings(&self.missing, batch.column("before_missing"))
-        _view_strings(&self.ddl_type, ddl[0])
-        _view_strings(&self.query, ddl[2])
-        _view_strings(&self.schema, batch.column("schema"))
-        _view_strings(&self.claim_check, batch.column("claim_check"))
-        _view_longs(&self.commit_ts, batch.column("commit_ts"))
-        _view_longs(&self.table_id, batch.column("table_id"))
-        _view_longs(&self.shape, batch.column("shape"))
-        _view_longs(&self.schema_version, batch.column("schema_version"))
-        _view_longs(&self.current, checksum[2])
-        _view_longs(&self.previous, checksum[3])
-        flags = batch.column("flags")
-        self.flags = <const int32_t *>_address(flags.buffers()[1]) + <Py_ssize_t>flags.offset
-
-    def __dealloc__(self):
-        free(self.kinds)
-
-    cdef bint carried(self, int64_t row, int32_t column) noexcept nogil:
-        """Whether the row's `before` carries this column."""
-        cdef Span bits
-        if not string_at(&self.missing, row, &bits) or <size_t>(column >> 3) >= bits.n:
-            return True
-        return not (bits.p[column >> 3] >> (column & 7)) & 1
-
-    cpdef object checksum(self, int64_t row):
-        """The row's checksum as a dict, or None."""
-        return self.batch.column("checksum")[row].as_py()
-
-    cpdef object ddl_code(self, int64_t row):
-        return self.keep_alive[0][1][row].as_py()
-
-
-# --- writing -------------------------------------------------------------------------------------
-
-cdef class MessageBuilder:
-    def __cinit__(self, size_t expected=0):
-        """expected: about how many bytes the values will have."""
-        if expected and _room(&self.value, expected) < 0:
-            raise MemoryError
-        buffer_add_i32(&self.key_ends, 0)
-        buffer_add_i32(&self.value_ends, 0)
-
-    def __dealloc__(self):
-        buffer_free(&self.key)
-        _recycle_buffer(&self.value)
-        buffer_free(&self.key_ends)
-        buffer_free(&self.key_valid)
-        buffer_free(&self.value_ends)
-        buffer_free(&self.rows)
-        buffer_free(&self.events)
-
-    cdef int end(self, bint has_key, int32_t row, int32_t events) except -1:
-        """What was added to key and value since the last message is a message."""
-        if self.key.used > INT32_MAX or self.value.used > INT32_MAX:
-            raise OverflowError("the messages of one batch exceed 2 GiB; encode smaller batches")
-        if buffer_add_i32(&self.key_ends, <int32_t>self.key.used) < 0 or \
-                buffer_add_byte(&self.key_valid, has_key) < 0 or \
-                buffer_add_i32(&self.value_ends, <int32_t>self.value.used) < 0 or \
-                buffer_add_i32(&self.rows, row) < 0 or buffer_add_i32(&self.events, events) < 0:
-            raise MemoryError
-        self.count += 1
-        return 0
-
-    cpdef object finish(self):
-        """The messages as a RecordBatch of MESSAGE_SCHEMA."""
-        count = self.count
-        validity = _bitmap(self.key_valid.data, count)
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.Array.from_buffers(
-                    pa.binary(), count, [validity, _give(&self.key_ends), _give(&self.key)]
-                ),
-                pa.Array.from_buffers(
-                    pa.binary(), count, [None, _give(&self.value_ends), _give(&self.value)]
-                ),
-                pa.Array.from_buffers(pa.int32(), count, [None, _give(&self.rows)]),
-                pa.Array.from_buffers(pa.int32(), count, [None, _give(&self.events)]),
-            ],
-            schema=MESSAGE_SCHEMA,
-        )

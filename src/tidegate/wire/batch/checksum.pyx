@@ -21,6 +21,8 @@ from tidegate.wire.batch.builder cimport (
     FLAG_CHECKSUM_FAILED,
     FLAG_CLAIM_CHECK,
     FLAG_HANDLE_KEY_ONLY,
+)
+from tidegate.wire.batch.reader cimport (
     BatchReader,
     CellsView,
     long_at,

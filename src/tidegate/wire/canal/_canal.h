@@ -186,13 +186,10 @@ typedef struct {
 } canal_rule;
 
 static inline void canal_integer_rule(canal_rule *rule, int bits, int is_unsigned) {
-    static const char *const signed_most[5] = {"127", "32767", "8388607", "2147483647", "9223372036854775807"};
-    static const char *const signed_least[5] = {"128", "32768", "8388608", "2147483648", "9223372036854775808"};
-    static const char *const unsigned_most[5] = {"255", "65535", "16777215", "4294967295", "18446744073709551615"};
-    int width = bits == 8 ? 0 : bits == 16 ? 1 : bits == 24 ? 2 : bits == 32 ? 3 : 4;
+    const tg_integer_bounds *bounds = tg_bounds_of(bits);
     rule->kind = CANAL_INTEGER;
-    rule->most = is_unsigned ? unsigned_most[width] : signed_most[width];
-    rule->least = is_unsigned ? NULL : signed_least[width];
+    rule->most = is_unsigned ? bounds->most_unsigned : bounds->most;
+    rule->least = is_unsigned ? NULL : bounds->least;
     rule->digits = (int)strlen(rule->most);
     rule->shift = rule->digits < 8 ? 8 * (8 - rule->digits) : 0;
     rule->bound = 0;
@@ -206,8 +203,7 @@ static TG_NOINLINE int canal_check_integer(const canal_rule *rule, const uint8_t
     n -= sign;
     for (i = 0; i < n && tg_is_digit(p[i]); i++) {}
     if (n == 0 || i < n || bound == NULL) return CANAL_BAD_NUMBER;
-    if (n > (size_t)rule->digits || (n == (size_t)rule->digits && memcmp(p, bound, n) > 0)) return CANAL_BAD_RANGE;
-    return CANAL_GOOD;
+    return tg_digits_within(p, n, bound) ? CANAL_GOOD : CANAL_BAD_RANGE;
 }
 
 /* A number as the batch has floats: digits, perhaps a point and digits that do not end in zero, no zeros before them,

@@ -1,19 +1,6 @@
-"""Types of the compiled module."""
+"""The decoder of `cdc`, compiled: see decode.pyx."""
 
-from collections.abc import Callable
+from tidegate.wire.codec.decoder import MessageDecoder
 
-from tidegate.wire.batch.builder import BatchReader, MessageBuilder
-from tidegate.wire.batch.builder import Decoder as BatchDecoder
-from tidegate.wire.batch.shapes import ShapeBook
-from tidegate.wire.options import EncodeOptions
-
-OPTIONS: frozenset[str]
-
-class Decoder(BatchDecoder):
+class CdcDecoder(MessageDecoder):
     def __init__(self, out: object = None, *, encoding: str | None = None) -> None: ...
-
-class Encoder:
-    def __init__(
-        self, options: EncodeOptions, compress: Callable[[bytes], bytes] | None
-    ) -> None: ...
-    def encode(self, reader: BatchReader, shapes: ShapeBook, messages: MessageBuilder) -> None: ...

@@ -6,170 +6,12 @@ docs/protocols/cdc.md. A message decodes completely or not at all.
 """
 
 cimport cython
-from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memset
 
-import json
+from tidegate.model import ConfigError, Flag
 
-from tidegate.model import ConfigError, EncodeError, Flag, SchemaNotSeen, type_flags
-from tidegate.model.types import BLOBS, is_string
+from tidegate.wire.cdc.layout cimport *
+from tidegate.wire.codec.prelude cimport *
 
-from tidegate.wire.batch.builder cimport (
-    FLAG_CLAIM_CHECK,
-    FLAG_HANDLE_KEY_ONLY,
-    HAS_AFTER,
-    HAS_BEFORE,
-    HAS_COMMIT_TS,
-    KIND_DDL,
-    KIND_DELETE,
-    KIND_ERROR,
-    KIND_INSERT,
-    KIND_UPDATE,
-    MAX_COLUMNS,
-    BatchReader,
-    CellsView,
-    Extra,
-    Message,
-    MessageBuilder,
-    Row,
-    ShapeColumn,
-    StringsView,
-    ddl_word,
-    long_at,
-    row_init,
-    string_at,
-    view_cell,
-    view_count,
-    view_has,
-)
-from tidegate.wire.batch.builder cimport Decoder as BatchDecoder
-from tidegate.wire.kernel.buffer cimport (
-    Buffer,
-    Cells,
-    buffer_add,
-    buffer_add_byte,
-    buffer_add_uvarint,
-    buffer_free,
-    buffer_reserve,
-    cell_end,
-    cell_null,
-    cells_reserve,
-)
-from tidegate.wire.kernel.cursor cimport (
-    FAULT_BASE64,
-    FAULT_CHECKSUM,
-    FAULT_COLUMNS,
-    FAULT_DUPLICATE,
-    FAULT_EMPTY,
-    FAULT_LENGTH,
-    FAULT_MAGIC,
-    FAULT_MEMORY,
-    FAULT_MISSING,
-    FAULT_NUMBER,
-    FAULT_RANGE,
-    FAULT_TEMPORAL,
-    FAULT_TRAILING,
-    FAULT_TRUNCATED,
-    FAULT_TYPE,
-    FAULT_UNKNOWN_KIND,
-    FAULT_UTF8,
-    FAULT_VERSION,
-    Cursor,
-    Span,
-    fail,
-    fail_at,
-    left,
-    read_be32,
-    read_be64,
-    read_bytes,
-    read_u8,
-    read_uvarint,
-    tg_copy,
-)
-from tidegate.wire.kernel.json cimport (
-    json_bool,
-    json_finish,
-    json_i64,
-    json_is,
-    json_member,
-    json_number,
-    json_open,
-    json_peek,
-    json_skip,
-    json_span,
-)
-from tidegate.wire.kernel.jsonwrite cimport STYLE_ENCODING_JSON, json_put_string
-from tidegate.wire.kernel.text cimport (
-    tg_base64_decode,
-    tg_base64_encode,
-    tg_crc32c,
-    tg_format_i64,
-    tg_format_u64,
-    tg_hash,
-    tg_parse_double,
-    tg_parse_i64,
-    tg_parse_u64,
-    tg_shift_decimal,
-    tg_utf8_valid,
-)
-from tidegate.wire.kernel.values cimport (
-    FORM_BINARY,
-    FORM_DATE,
-    FORM_DATETIME,
-    FORM_DECIMAL,
-    FORM_DOUBLE,
-    FORM_FLOAT,
-    FORM_INTEGER,
-    FORM_NULL,
-    FORM_TIME,
-    FORM_UNKNOWN,
-    FORM_UNSIGNED,
-    FORM_VECTOR,
-    FORM_YEAR,
-    bits_of,
-    form_of,
-    signed_fits,
-    tg_date_valid,
-    tg_datetime_valid,
-    tg_decimal_valid,
-    tg_time_valid,
-    tg_vector_valid,
-    unsigned_fits,
-    year_fits,
-)
-
-OPTIONS = frozenset({"profile"})
-
-cdef enum:
-    MAGIC = 0xBAAAD700
-    VERSION = 1
-    HEADER_SIZE = 14        # magic, version, timestamp, type
-    TYPE_DML = 0
-    TYPE_DDL = 1
-    # what was done to a row, in the profile "operations"
-    DML_INSERT = 1
-    DML_UPDATE = 2
-    DML_DELETE = 3
-    # the data type of a value that is NULL, in the profile "document"
-    TYPE_NULL = 6
-    # MySQL's own column flags, as TiDB's ColumnInfo has them
-    MYSQL_NOT_NULL = 1
-    MYSQL_PRIMARY_KEY = 2
-    MYSQL_UNIQUE_KEY = 4
-    MYSQL_MULTIPLE_KEY = 8
-    MYSQL_BLOB = 16
-    MYSQL_UNSIGNED = 32
-    MYSQL_BINARY = 128
-    STATE_PUBLIC = 5
-    # what tg_shift_decimal may add to a number's text
-    NUMBER_ROOM = 404
-    # how many tables a decoder remembers
-    KNOWN_TABLES = 64
-
-cdef enum Profile:
-    PROFILE_ANY
-    PROFILE_DOCUMENT
-    PROFILE_OPERATIONS
 
 _PROFILES = {None: PROFILE_ANY, "document": PROFILE_DOCUMENT, "operations": PROFILE_OPERATIONS}
 
@@ -205,10 +47,6 @@ cdef struct Info:
     bint has_mysql_flags
     int64_t mysql_flags
     bint binary_charset
-
-
-cdef inline bint _named(const Span *name, const char *expected, size_t n) noexcept nogil:
-    return name.n == n and memcmp(name.p, expected, n) == 0
 
 
 cdef void _sub_cursor(Cursor *c, const Span *text, Cursor *out) noexcept nogil:
@@ -311,7 +149,7 @@ cdef int _put_text(Cursor *c, const Reading *reading, const Span *text, Cells *c
 
 
 @cython.final
-cdef class Decoder(BatchDecoder):
+cdef class CdcDecoder(MessageDecoder):
     """Decodes messages of one profile, or of both: how long a message is tells which it has."""
     cdef int profile
     cdef Table tables[KNOWN_TABLES]
@@ -419,7 +257,7 @@ cdef class Decoder(BatchDecoder):
         cdef Span name
         cdef bint first = True, has_query = False, has_type = False
         cdef int more
-        word[0] = ddl_word(0)[0]
+        word[0] = ddl_word_of(0)[0]
         query[0] = job[0]
         _sub_cursor(c, job, &part)
         if job.n == 0 or json_peek(&part) != c'{':
@@ -431,13 +269,13 @@ cdef class Decoder(BatchDecoder):
                 return _fail_as(c, &part)
             if more == 0:
                 break
-            if _named(&name, b"query", 5):
+            if span_is(&name, b"query", 5):
                 if has_query:
                     return fail_at(c, FAULT_DUPLICATE, part.p)
                 has_query = True
                 if json_span(&part, &self.out.scratch, query) < 0:
                     return _fail_as(c, &part)
-            elif _named(&name, b"type", 4):
+            elif span_is(&name, b"type", 4):
                 if has_type:
                     return fail_at(c, FAULT_DUPLICATE, part.p)
                 has_type = True
@@ -449,7 +287,7 @@ cdef class Decoder(BatchDecoder):
                         return _fail_as(c, &part)
                     if not 0 <= code[0] <= 255:
                         return fail_at(c, FAULT_RANGE, part.p)
-                    word[0] = ddl_word(<uint8_t>code[0])[0]
+                    word[0] = ddl_word_of(<uint8_t>code[0])[0]
             elif json_skip(&part) < 0:
                 return _fail_as(c, &part)
         if json_finish(&part) < 0:
@@ -605,7 +443,7 @@ cdef class Decoder(BatchDecoder):
         found = json_member(&part, &first, &self.out.scratch, &name)
         if found < 0:
             return _fail_as(c, &part)
-        if found == 0 or not _named(&name, b"value", 5):
+        if found == 0 or not span_is(&name, b"value", 5):
             return fail_at(c, FAULT_MISSING, value.data.p)
         found = json_peek(&part)
         if found == c'"':
@@ -815,7 +653,7 @@ cdef class Decoder(BatchDecoder):
             return fail_at(c, FAULT_MISSING, text.p)
         if info.has_mysql_flags and info.column.flags < 0:
             info.column.flags = self._flags_of_mysql(info)
-        if info.column.flags >= 0 and info.column.flags & 2:
+        if info.column.flags >= 0 and info.column.flags & COLUMN_HANDLE_KEY:
             info.column.key = 1
         return 0
 
@@ -824,9 +662,9 @@ cdef class Decoder(BatchDecoder):
         cdef int64_t told = info.mysql_flags
         cdef int32_t flags = 0
         if info.binary_charset:
-            flags |= 1
+            flags |= COLUMN_BINARY
         if told & MYSQL_PRIMARY_KEY:
-            flags |= 2 | 8
+            flags |= COLUMN_HANDLE_KEY | COLUMN_PRIMARY_KEY
         if told & MYSQL_UNIQUE_KEY:
             flags |= 16
         if told & MYSQL_MULTIPLE_KEY:
@@ -834,7 +672,7 @@ cdef class Decoder(BatchDecoder):
         if not told & MYSQL_NOT_NULL:
             flags |= 64
         if told & MYSQL_UNSIGNED:
-            flags |= 128
+            flags |= COLUMN_UNSIGNED
         return flags
 
     cdef int _read_info_members(self, Cursor *c, Info *info) noexcept nogil:
@@ -848,38 +686,38 @@ cdef class Decoder(BatchDecoder):
             more = json_member(c, &first, &self.out.scratch, &name)
             if more <= 0:
                 return more
-            if _named(&name, b"name", 4):
+            if span_is(&name, b"name", 4):
                 member = 1
                 if json_peek(c) == c'{':
                     more = self._read_ci_string(c, &info.column.name)
                 else:
                     more = json_span(c, &self.out.scratch, &info.column.name)
-            elif _named(&name, b"type", 4):
+            elif span_is(&name, b"type", 4):
                 member = 2
                 if json_peek(c) == c'{':
                     more = self._read_field_type(c, info)
                 else:
                     more = json_span(c, &self.out.scratch, &info.column.type)
-            elif _named(&name, b"mysqlType", 9):
+            elif span_is(&name, b"mysqlType", 9):
                 member = 4
                 more = json_span(c, &self.out.scratch, &info.column.type)
-            elif _named(&name, b"code", 4):
+            elif span_is(&name, b"code", 4):
                 member = 8
                 more = json_i64(c, &number)
                 if more == 0 and not 0 <= number <= 255:
                     return fail(c, FAULT_RANGE)
                 info.column.code = <int32_t>number
-            elif _named(&name, b"flags", 5):
+            elif span_is(&name, b"flags", 5):
                 member = 16
                 more = json_i64(c, &number)
                 if more == 0 and not 0 <= number <= INT32_MAX:
                     return fail(c, FAULT_RANGE)
                 info.column.flags = <int32_t>number
-            elif _named(&name, b"key", 3):
+            elif span_is(&name, b"key", 3):
                 member = 32
                 more = json_bool(c, &yes)
                 info.column.key = yes
-            elif _named(&name, b"zone", 4):
+            elif span_is(&name, b"zone", 4):
                 member = 64
                 more = json_span(c, &self.out.scratch, &info.column.zone)
             else:
@@ -902,7 +740,7 @@ cdef class Decoder(BatchDecoder):
             more = json_member(c, &first, &self.out.scratch, &name)
             if more <= 0:
                 return more
-            if _named(&name, b"O", 1):
+            if span_is(&name, b"O", 1):
                 if json_span(c, &self.out.scratch, out) < 0:
                     return -1
             elif json_skip(c) < 0:
@@ -920,440 +758,19 @@ cdef class Decoder(BatchDecoder):
             more = json_member(c, &first, &self.out.scratch, &name)
             if more <= 0:
                 return more
-            if _named(&name, b"Tp", 2):
+            if span_is(&name, b"Tp", 2):
                 if json_i64(c, &number) < 0:
                     return -1
                 if not 0 <= number <= 255:
                     return fail(c, FAULT_RANGE)
                 info.column.code = <int32_t>number
-            elif _named(&name, b"Flag", 4):
+            elif span_is(&name, b"Flag", 4):
                 info.has_mysql_flags = True
                 if json_i64(c, &info.mysql_flags) < 0:
                     return -1
-            elif _named(&name, b"Charset", 7):
+            elif span_is(&name, b"Charset", 7):
                 if json_span(c, &self.out.scratch, &charset) < 0:
                     return -1
-                info.binary_charset = _named(&charset, b"binary", 6)
+                info.binary_charset = span_is(&charset, b"binary", 6)
             elif json_skip(c) < 0:
                 return -1
-
-
-# --- encoding ------------------------------------------------------------------------------------
-
-def _column_json(column, flags):
-    """A column in the profile "document": what a shape says of it."""
-    told = {"name": column.name, "type": column.type, "code": column.code, "flags": flags}
-    if column.key:
-        told["key"] = True
-    if column.zone is not None:
-        told["zone"] = column.zone
-    return told
-
-
-_TO_MYSQL = (
-    (Flag.PRIMARY_KEY, MYSQL_PRIMARY_KEY),
-    (Flag.UNIQUE_KEY, MYSQL_UNIQUE_KEY),
-    (Flag.MULTIPLE_KEY, MYSQL_MULTIPLE_KEY),
-    (Flag.UNSIGNED, MYSQL_UNSIGNED),
-    (Flag.BINARY, MYSQL_BINARY),
-)
-
-
-def _column_info(column, flags, place):
-    """A column in the profile "operations": TiDB's ColumnInfo, and beside it what that cannot say."""
-    mysql = sum(bit for flag, bit in _TO_MYSQL if flags & flag)
-    if not flags & Flag.NULLABLE:
-        mysql |= MYSQL_NOT_NULL
-    if column.code in BLOBS:
-        mysql |= MYSQL_BLOB
-    binary = flags & Flag.BINARY or not is_string(column.code)
-    told = {
-        "id": place + 1,
-        "name": {"O": column.name, "L": column.name.lower()},
-        "offset": place,
-        "type": {
-            "Tp": column.code,
-            "Flag": mysql,
-            "Flen": -1,
-            "Decimal": -1,
-            "Charset": "binary" if binary else "utf8mb4",
-            "Collate": "binary" if binary else "utf8mb4_bin",
-            "Elems": None,
-        },
-        "state": STATE_PUBLIC,
-        "comment": "",
-        "mysqlType": column.type,
-        "flags": flags,
-    }
-    if column.key:
-        told["key"] = True
-    if column.zone is not None:
-        told["zone"] = column.zone
-    return told
-
-
-def _string(data):
-    """A string behind its length."""
-    length = len(data)
-    head = bytearray()
-    while length >= 0x80:
-        head.append(length & 0x7f | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + data
-
-
-@cython.final
-cdef class _Plan:
-    """How rows of a shape are written: what stands before each value, and behind all of them."""
-    cdef object shape
-    cdef int32_t count
-    cdef bytes names        # the strings database and table
-    cdef list literals      # the name of each column as a string
-    cdef list infos         # its JSON as a string
-    cdef bytes all_infos    # those of all columns behind their number
-    cdef Buffer forms       # int32
-    cdef Buffer codes       # int32
-
-    def __cinit__(self, shape, bint operations):
-        cdef int32_t form, code
-        self.shape = shape
-        self.count = <int32_t>len(shape.columns)
-        self.names = _string(shape.database.encode()) + _string(shape.table.encode())
-        self.literals = []
-        self.infos = []
-        if not 0 < self.count <= MAX_COLUMNS:
-            raise self.refusal(f"a row of {self.count} columns has no form in cdc")
-        for place, column in enumerate(shape.columns):
-            if column.code is None:
-                raise self.refusal("the type of the column is not known", place)
-            flags = column.flags
-            if flags is None:
-                flags = int(type_flags(column.code))
-            if column.key:
-                flags |= int(Flag.HANDLE_KEY)
-            code = column.code
-            form = form_of(code, flags)
-            if form == FORM_UNKNOWN:
-                raise self.refusal(f"the column's type {code} is not known", place)
-            if buffer_add(&self.forms, <const uint8_t *>&form, 4) < 0 or \
-                    buffer_add(&self.codes, <const uint8_t *>&code, 4) < 0:
-                raise MemoryError
-            told = _column_info(column, flags, place) if operations else _column_json(column, flags)
-            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-            self.literals.append(_string(column.name.encode()))
-            self.infos.append(_string(text.encode()))
-        self.all_infos = self.count.to_bytes(4, "big") + b"".join(self.infos)
-
-    def __dealloc__(self):
-        buffer_free(&self.forms)
-        buffer_free(&self.codes)
-
-    def refusal(self, reason, place=None):
-        """The error that says why a row of this shape, or a column of it, cannot be written."""
-        return EncodeError(
-            "cdc",
-            reason,
-            database=self.shape.database,
-            table=self.shape.table,
-            field=None if place is None else self.shape.columns[place].name,
-        )
-
-
-cdef int _put_be32(Buffer *b, uint32_t value) except -1:
-    cdef uint8_t bytes_[4]
-    _set_be32(bytes_, value)
-    if buffer_add(b, bytes_, 4) < 0:
-        raise MemoryError
-    return 0
-
-
-cdef inline void _set_be32(uint8_t *place, uint32_t value) noexcept nogil:
-    place[0] = <uint8_t>(value >> 24)
-    place[1] = <uint8_t>(value >> 16)
-    place[2] = <uint8_t>(value >> 8)
-    place[3] = <uint8_t>value
-
-
-cdef int _put_bytes(Buffer *b, bytes data) except -1:
-    if buffer_add(b, <const uint8_t *><const char *>data, len(data)) < 0:
-        raise MemoryError
-    return 0
-
-
-@cython.final
-cdef class Encoder:
-    """Writes change batches as cdc messages. The format has no watermarks: they are left out."""
-    cdef bint operations
-    cdef int32_t max_rows
-    cdef size_t max_bytes
-    cdef dict plans         # by shape and schema version
-    cdef _Plan plan         # the last one, and what it is for
-    cdef int64_t plan_shape
-    cdef int64_t plan_version
-    cdef Buffer value       # a value being written
-    # The message being put together, in the profile "operations".
-    cdef int32_t rows
-    cdef int32_t first_row
-    cdef int64_t commit_ts
-    cdef Buffer content
-
-    def __cinit__(self, options, compress=None):
-        self.operations = options.profile == "operations"
-        self.max_rows = max(options.max_batch_size, 1)
-        self.max_bytes = max(options.max_message_bytes, 0)
-        self.plans = {}
-
-    def __dealloc__(self):
-        buffer_free(&self.value)
-        buffer_free(&self.content)
-
-    def encode(self, BatchReader reader not None, shapes, MessageBuilder messages not None):
-        """Writes the batch's rows in order."""
-        cdef int64_t row
-        cdef int kind
-        self._forget_rows()
-        for row in range(reader.count):
-            kind = reader.kinds[row]
-            if kind <= KIND_DELETE:
-                self._add_row(reader, shapes, messages, row, kind)
-            elif kind == KIND_DDL:
-                self._flush(messages)
-                self._write_ddl(reader, messages, row)
-            elif kind == KIND_ERROR:
-                raise EncodeError("cdc", f"row {row} of the batch is a message that could not be read")
-        self._flush(messages)
-
-    # --- messages ---
-
-    cdef int64_t _commit_ts(self, BatchReader reader, int64_t row) except -1:
-        cdef int64_t ts = -1
-        if not long_at(&reader.commit_ts, row, &ts) or ts < 0:
-            raise EncodeError("cdc", f"row {row} of the batch has no commit_ts")
-        return ts
-
-    cdef void _forget_rows(self) noexcept:
-        self.rows = 0
-        self.content.used = 0
-
-    cdef int _flush(self, MessageBuilder messages) except -1:
-        """The rows collected are a message."""
-        if self.rows:
-            self._write_message(messages, TYPE_DML, self.commit_ts, self.first_row, self.rows)
-        return 0
-
-    cdef int _write_message(self, MessageBuilder messages, uint8_t kind, int64_t ts, int32_t row,
-                            int32_t events) except -1:
-        """A message of the content that was put together."""
-        cdef Buffer *b = &messages.value
-        cdef uint8_t header[HEADER_SIZE]
-        if self.content.used > UINT32_MAX:
-            raise EncodeError("cdc", f"the message of row {row} of the batch is over 4 GiB")
-        _set_be32(header, MAGIC)
-        header[4] = VERSION
-        _set_be32(header + 5, <uint32_t>(<uint64_t>ts >> 32))
-        _set_be32(header + 9, <uint32_t>ts)
-        header[13] = kind
-        if buffer_add(b, header, HEADER_SIZE) < 0:
-            raise MemoryError
-        if kind == TYPE_DML and self.operations:
-            _put_be32(b, <uint32_t>events)
-        _put_be32(b, <uint32_t>self.content.used)
-        if buffer_add(b, self.content.data, self.content.used) < 0:
-            raise MemoryError
-        _put_be32(b, tg_crc32c(self.content.data, self.content.used))
-        messages.end(False, row, events)
-        self._forget_rows()
-        return 0
-
-    cdef int _write_ddl(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
-        cdef Span query
-        if not string_at(&reader.query, row, &query):
-            raise EncodeError("cdc", f"the DDL in row {row} of the batch has no query")
-        code = reader.ddl_code(row)
-        job = {
-            "query": _text_at(&reader.query, row).decode(),
-            # TiDB's code where it is known, else Canal's word.
-            "type": code if code is not None else _text_at(&reader.ddl_type, row).decode() or "QUERY",
-        }
-        text = json.dumps(job, ensure_ascii=False, separators=(",", ":")).encode()
-        _put_bytes(&self.content, _string(_text_at(&reader.database, row)))
-        _put_bytes(&self.content, _string(_text_at(&reader.table, row)))
-        _put_bytes(&self.content, _string(text))
-        return self._write_message(messages, TYPE_DDL, self._commit_ts(reader, row), <int32_t>row, 1)
-
-    # --- rows ---
-
-    cdef int _find_plan(self, BatchReader reader, shapes, int64_t row) except -1:
-        """self.plan for the shape of this row."""
-        cdef int64_t shape = 0, version = -1
-        if not long_at(&reader.shape, row, &shape):
-            raise EncodeError("cdc", f"row {row} of the batch has no shape")
-        if not long_at(&reader.schema_version, row, &version):
-            version = -1
-        if self.plan is not None and shape == self.plan_shape and version == self.plan_version:
-            return 0
-        key = (shape, None if version < 0 else version)
-        plan = self.plans.get(key)
-        if plan is None:
-            known = shapes.shape(*key)
-            if known is None:
-                raise SchemaNotSeen(
-                    _text_at(&reader.database, row).decode(), _text_at(&reader.table, row).decode(),
-                    version=key[1], shape=shape,
-                )
-            plan = self.plans[key] = _Plan(known, self.operations)
-        self.plan = plan
-        self.plan_shape = shape
-        self.plan_version = version
-        return 0
-
-    cdef int _add_row(self, BatchReader reader, shapes, MessageBuilder messages, int64_t row,
-                      int kind) except -1:
-        cdef const CellsView *view = &reader.before if kind == KIND_DELETE else &reader.after
-        cdef int64_t ts = self._commit_ts(reader, row)
-        cdef size_t start
-        self._find_plan(reader, shapes, row)
-        if reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
-            raise self.plan.refusal("only its key is there, and the protocol cannot say so")
-        if kind == KIND_DELETE and not self.operations:
-            raise self.plan.refusal(
-                'the profile "document" cannot tell a delete from an insert; use the profile "operations"'
-            )
-        if not view_has(view, row) or view_count(view, row) != self.plan.count:
-            raise self.plan.refusal(
-                f"row {row} of the batch has {view_count(view, row)} values, not {self.plan.count}"
-            )
-        # A message of the profile "operations" is a transaction, or a part of one.
-        if self.rows and (ts != self.commit_ts or self.rows >= self.max_rows):
-            self._flush(messages)
-        start = self.content.used
-        self._put_row(reader, view, row, kind)
-        if self.rows and self.content.used > self.max_bytes:
-            # It goes into the next message instead.
-            row_bytes = (<const char *>self.content.data)[start:self.content.used]
-            self.content.used = start
-            self._flush(messages)
-            _put_bytes(&self.content, row_bytes)
-        if not self.rows:
-            self.first_row = <int32_t>row
-        self.commit_ts = ts
-        self.rows += 1
-        if not self.operations:
-            self._flush(messages)
-        return 0
-
-    cdef int _put_row(self, BatchReader reader, const CellsView *view, int64_t row, int kind) except -1:
-        cdef _Plan plan = self.plan
-        cdef Buffer *b = &self.content
-        cdef int32_t i
-        carried = list(range(plan.count))
-        if kind == KIND_DELETE:
-            carried = [i for i in carried if reader.carried(row, i)]
-            if not carried:
-                raise plan.refusal(f"the delete in row {row} of the batch has no values")
-        _put_bytes(b, plan.names)
-        if self.operations:
-            _put_be32(
-                b, DML_INSERT if kind == KIND_INSERT else DML_UPDATE if kind == KIND_UPDATE else DML_DELETE
-            )
-        _put_be32(b, <uint32_t>len(carried))
-        for i in carried:
-            _put_bytes(b, plan.literals[i])
-            if self.operations:
-                self._put_json(view, row, i)
-            else:
-                self._put_data(view, row, i)
-        if len(carried) == plan.count:
-            _put_bytes(b, plan.all_infos)
-        else:
-            _put_be32(b, <uint32_t>len(carried))
-            for i in carried:
-                _put_bytes(b, plan.infos[i])
-        return 0
-
-    cdef int _check(self, int32_t column, int form, const Span *text) except -1:
-        """Numbers must be such, so that what is written can be read again."""
-        cdef double real = 0
-        cdef uint64_t natural = 0
-        cdef int64_t number = 0
-        cdef int bits = bits_of((<const int32_t *>self.plan.codes.data)[column])
-        if form == FORM_INTEGER or form == FORM_YEAR:
-            if tg_parse_i64(text.p, text.n, &number) < 0:
-                raise self.plan.refusal("the value is not an integer", column)
-            if not (year_fits(number) if form == FORM_YEAR else signed_fits(number, bits)):
-                raise self.plan.refusal("the value is out of the range of its type", column)
-        elif form == FORM_UNSIGNED:
-            if tg_parse_u64(text.p, text.n, &natural) < 0:
-                raise self.plan.refusal("the value is not a natural number", column)
-            if not unsigned_fits(natural, bits):
-                raise self.plan.refusal("the value is out of the range of its type", column)
-        elif form == FORM_FLOAT or form == FORM_DOUBLE:
-            if tg_parse_double(text.p, text.n, &real) < 0:
-                raise self.plan.refusal("the value is not a number", column)
-        elif form == FORM_NULL:
-            raise self.plan.refusal("the column has no values", column)
-        return 0
-
-    cdef int _put_data(self, const CellsView *view, int64_t row, int32_t column) except -1:
-        """The profile "document": a type and the value's text, or its bytes if they are binary."""
-        cdef Buffer *b = &self.content
-        cdef int form = (<const int32_t *>self.plan.forms.data)[column]
-        cdef int64_t size
-        cdef Span text
-        if not view_cell(view, row, column, &text):
-            if buffer_add_byte(b, TYPE_NULL) < 0 or buffer_add_byte(b, 0) < 0:
-                raise MemoryError
-            return 0
-        self._check(column, form, &text)
-        if form == FORM_BINARY:
-            self.value.used = 0
-            if buffer_reserve(&self.value, text.n + 3) < 0:
-                raise MemoryError
-            size = tg_base64_decode(text.p, text.n, self.value.data)
-            if size < 0:
-                raise self.plan.refusal("the value of a binary column is not base64", column)
-            text.p = self.value.data
-            text.n = <size_t>size
-        if buffer_add_byte(b, <uint8_t>(<const int32_t *>self.plan.codes.data)[column]) < 0 or \
-                buffer_add_uvarint(b, text.n) < 0 or buffer_add(b, text.p, text.n) < 0:
-            raise MemoryError
-        return 0
-
-    cdef int _put_json(self, const CellsView *view, int64_t row, int32_t column) except -1:
-        """The profile "operations": a JSON object with the value as a number, a string or null."""
-        cdef Buffer *b = &self.value
-        cdef int form = (<const int32_t *>self.plan.forms.data)[column]
-        cdef bint failed
-        cdef Span text
-        b.used = 0
-        failed = buffer_add(b, <const uint8_t *>b'{"value":', 9) < 0
-        if not view_cell(view, row, column, &text):
-            failed |= buffer_add(b, <const uint8_t *>b"null", 4) < 0
-        else:
-            self._check(column, form, &text)
-            if form in (FORM_INTEGER, FORM_UNSIGNED, FORM_YEAR, FORM_FLOAT, FORM_DOUBLE):
-                failed |= buffer_add(b, text.p, text.n) < 0
-            else:
-                if form == FORM_BINARY:
-                    self._check_base64(column, &text)
-                failed |= json_put_string(b, text.p, text.n, text.p + text.n, STYLE_ENCODING_JSON) < 0
-        failed |= buffer_add_byte(b, c'}') < 0
-        if failed or buffer_add_uvarint(&self.content, b.used) < 0 or \
-                buffer_add(&self.content, b.data, b.used) < 0:
-            raise MemoryError
-        return 0
-
-    cdef int _check_base64(self, int32_t column, const Span *text) except -1:
-        """Decodes it behind what is being written, where it is forgotten."""
-        if buffer_reserve(&self.value, text.n + 3) < 0:
-            raise MemoryError
-        if tg_base64_decode(text.p, text.n, self.value.data + self.value.used) < 0:
-            raise self.plan.refusal("the value of a binary column is not base64", column)
-        return 0
-
-
-cdef bytes _text_at(const StringsView *view, int64_t row):
-    """The text, empty for null."""
-    cdef Span text
-    return (<const char *>text.p)[:text.n] if string_at(view, row, &text) else b""

@@ -9,6 +9,28 @@
 #include "_scan.h"
 #include "_text.h"
 
+/* The bounds of the integer types as digits, by width; `least` is without its minus. */
+typedef struct {
+    const char *most_unsigned, *most, *least;
+} tg_integer_bounds;
+
+static inline const tg_integer_bounds *tg_bounds_of(int bits) {
+    static const tg_integer_bounds bounds[5] = {
+        {"255", "127", "128"},
+        {"65535", "32767", "32768"},
+        {"16777215", "8388607", "8388608"},
+        {"4294967295", "2147483647", "2147483648"},
+        {"18446744073709551615", "9223372036854775807", "9223372036854775808"},
+    };
+    return &bounds[bits == 8 ? 0 : bits == 16 ? 1 : bits == 24 ? 2 : bits == 32 ? 3 : 4];
+}
+
+/* Whether n digits without leading zeros are a number up to the bound. */
+static inline int tg_digits_within(const uint8_t *p, size_t n, const char *bound) {
+    size_t size = strlen(bound);
+    return n < size || (n == size && memcmp(p, bound, n) <= 0);
+}
+
 /* Bytes that must be digits (0x30) or fixed marks, as one word to XOR with; then each byte plus its bound in `bounds`
  * stays below 0x80 exactly where it is small enough: 0x76 for a digit, 0x7a for one up to 5, 0x7f for a mark. */
 static inline int tg_pattern_fits(uint64_t differ, uint64_t bounds) {

@@ -5,6 +5,7 @@ the byte where it was seen. All readers return 0 or -1 (or a value with the faul
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 
 cdef extern from "_scan.h" nogil:
@@ -56,6 +57,14 @@ cpdef enum Fault:
 cdef struct Span:
     const uint8_t *p
     size_t n
+
+
+cdef inline bint span_is(const Span *span, const char *word, size_t n) noexcept nogil:
+    return span.n == n and memcmp(span.p, word, n) == 0
+
+
+cdef inline bint same_span(const Span *a, const Span *b) noexcept nogil:
+    return a.n == b.n and memcmp(a.p, b.p, a.n) == 0
 
 
 cdef struct Cursor:

@@ -15,6 +15,53 @@ cdef extern from "_values.h" nogil:
     bint tg_copy_high(uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *limit) noexcept
     size_t tg_common_prefix(const uint8_t *a, const uint8_t *b, size_t n) noexcept
     int tg_uvarint_of(const uint8_t *p, size_t n, const uint8_t *limit, uint64_t *out) noexcept
+    ctypedef struct tg_integer_bounds:
+        const char *most_unsigned
+        const char *most
+        const char *least
+    const tg_integer_bounds *tg_bounds_of(int bits) noexcept
+    bint tg_digits_within(const uint8_t *p, size_t n, const char *bound) noexcept
+
+
+# Column types; the same numbers as model.MySQLType.
+cdef enum TypeCode:
+    CODE_UNSPECIFIED = 0
+    CODE_TINY = 1
+    CODE_SHORT = 2
+    CODE_LONG = 3
+    CODE_FLOAT = 4
+    CODE_DOUBLE = 5
+    CODE_NULL = 6
+    CODE_TIMESTAMP = 7
+    CODE_LONGLONG = 8
+    CODE_INT24 = 9
+    CODE_DATE = 10
+    CODE_DURATION = 11
+    CODE_DATETIME = 12
+    CODE_YEAR = 13
+    CODE_NEWDATE = 14
+    CODE_VARCHAR = 15
+    CODE_BIT = 16
+    CODE_VECTOR = 225
+    CODE_JSON = 245
+    CODE_NEWDECIMAL = 246
+    CODE_ENUM = 247
+    CODE_SET = 248
+    CODE_TINYBLOB = 249
+    CODE_MEDIUMBLOB = 250
+    CODE_LONGBLOB = 251
+    CODE_BLOB = 252
+    CODE_VARSTRING = 253
+    CODE_STRING = 254
+    CODE_GEOMETRY = 255
+
+
+# Flags of a column; the same bits as model.Flag.
+cdef enum ColumnFlag:
+    COLUMN_BINARY = 1
+    COLUMN_HANDLE_KEY = 2
+    COLUMN_PRIMARY_KEY = 8
+    COLUMN_UNSIGNED = 128
 
 
 cdef enum Form:
@@ -37,44 +84,45 @@ cdef enum Form:
 
 cdef inline int form_of(int code, int flags) noexcept nogil:
     """The form of a column's values; FORM_UNKNOWN for a code that MySQL does not have."""
-    if code == 1 or code == 2 or code == 3 or code == 8 or code == 9:
-        return FORM_UNSIGNED if flags & 128 else FORM_INTEGER
-    if code == 15 or 249 <= code <= 254:
-        return FORM_BINARY if flags & 1 else FORM_TEXT
-    if code == 246:
+    if code == CODE_TINY or code == CODE_SHORT or code == CODE_LONG or code == CODE_LONGLONG or \
+            code == CODE_INT24:
+        return FORM_UNSIGNED if flags & COLUMN_UNSIGNED else FORM_INTEGER
+    if code == CODE_VARCHAR or CODE_TINYBLOB <= code <= CODE_STRING:
+        return FORM_BINARY if flags & COLUMN_BINARY else FORM_TEXT
+    if code == CODE_NEWDECIMAL:
         return FORM_DECIMAL
-    if code == 7 or code == 12:
+    if code == CODE_TIMESTAMP or code == CODE_DATETIME:
         return FORM_DATETIME
-    if code == 10 or code == 14:
+    if code == CODE_DATE or code == CODE_NEWDATE:
         return FORM_DATE
-    if code == 4:
+    if code == CODE_FLOAT:
         return FORM_FLOAT
-    if code == 5:
+    if code == CODE_DOUBLE:
         return FORM_DOUBLE
-    if code == 11:
+    if code == CODE_DURATION:
         return FORM_TIME
-    if code == 13:
+    if code == CODE_YEAR:
         return FORM_YEAR
-    if code == 16 or code == 247 or code == 248:
+    if code == CODE_BIT or code == CODE_ENUM or code == CODE_SET:
         return FORM_UNSIGNED
-    if code == 245:
+    if code == CODE_JSON:
         return FORM_JSON
-    if code == 225:
+    if code == CODE_VECTOR:
         return FORM_VECTOR
-    if code == 0 or code == 6 or code == 255:
+    if code == CODE_UNSPECIFIED or code == CODE_NULL or code == CODE_GEOMETRY:
         return FORM_NULL
     return FORM_UNKNOWN
 
 
 cdef inline int bits_of(int code) noexcept nogil:
     """The width of an integer type's values; ENUM holds an index of 16 bits, BIT and SET 64."""
-    if code == 1:
+    if code == CODE_TINY:
         return 8
-    if code == 2 or code == 247:
+    if code == CODE_SHORT or code == CODE_ENUM:
         return 16
-    if code == 9:
+    if code == CODE_INT24:
         return 24
-    if code == 3:
+    if code == CODE_LONG:
         return 32
     return 64
 

@@ -1,17 +1,6 @@
-from collections.abc import Callable
-from typing import Any
+"""The decoder of the Open Protocol, compiled: see decode.pyx."""
 
-from tidegate.wire.batch.builder import BatchReader, MessageBuilder
-from tidegate.wire.batch.shapes import ShapeBook
-from tidegate.wire.options import EncodeOptions
+from tidegate.wire.codec.decoder import MessageDecoder
 
-OPTIONS: frozenset[str]
-
-class Decoder:
-    def __init__(self, out: Any = None, **options: Any) -> None: ...
-
-class Encoder:
-    def __init__(
-        self, options: EncodeOptions, compress: Callable[[bytes], bytes] | None
-    ) -> None: ...
-    def encode(self, reader: BatchReader, shapes: ShapeBook, messages: MessageBuilder) -> None: ...
+class OpenDecoder(MessageDecoder):
+    def __init__(self, out: object = None, *, encoding: str | None = None) -> None: ...

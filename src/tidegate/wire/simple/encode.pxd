@@ -3,14 +3,15 @@
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t
 
-from tidegate.wire.batch.builder cimport BatchReader, MessageBuilder
+from tidegate.wire.batch.reader cimport BatchReader
+from tidegate.wire.codec.messages cimport MessageBuilder
 from tidegate.wire.kernel.cursor cimport Span
 
 cdef enum:
     CACHED_PLANS = 64
 
 
-cdef class Plan:
+cdef class SimplePlan:
     """How the rows of a shape are written. The encoders add what stands between the values."""
     cdef int64_t shape
     cdef int64_t version        # 0 where the rows have none
@@ -20,7 +21,7 @@ cdef class Plan:
     cdef bytes database, table
 
 
-cdef class Encoder:
+cdef class SimpleEncoder:
     """Encodes change batches; what a message looks like is up to who extends this."""
     cdef object options
     cdef object compress
@@ -34,8 +35,8 @@ cdef class Encoder:
 
     # What a message looks like, not yet compressed. write_row adds it to messages.value: with
     # `location` as a claim check, with the handle key only if so told.
-    cdef Plan new_plan(self, object shape, int64_t version, str database, str table)
-    cdef int write_row(self, Plan plan, Py_ssize_t row, int kind, const Span *location,
+    cdef SimplePlan new_plan(self, object shape, int64_t version, str database, str table)
+    cdef int write_row(self, SimplePlan plan, Py_ssize_t row, int kind, const Span *location,
                        bint keys_only, bint says_keys_only) except -1
     cdef bytes watermark(self, int64_t commit_ts)
     cdef bytes ddl(self, str word, str query, int64_t commit_ts, dict schemas)
@@ -43,10 +44,10 @@ cdef class Encoder:
 
     cdef int64_t commit_ts(self, Py_ssize_t row) except? -1
     cdef int _row(self, Py_ssize_t row, int kind) except -1
-    cdef Plan _plan(self, Py_ssize_t row)
-    cdef int _check_counts(self, Plan plan, Py_ssize_t row) except -1
+    cdef SimplePlan _plan(self, Py_ssize_t row)
+    cdef int _check_counts(self, SimplePlan plan, Py_ssize_t row) except -1
     cdef size_t _compressed(self, size_t began) except? 0
-    cdef int _shorten(self, Plan plan, Py_ssize_t row, int kind, size_t began) except -1
+    cdef int _shorten(self, SimplePlan plan, Py_ssize_t row, int kind, size_t began) except -1
     cdef int _add(self, Py_ssize_t row, bytes value) except -1
     cdef bytes _ddl(self, Py_ssize_t row)
     cdef bytes _bootstrap(self, Py_ssize_t row)

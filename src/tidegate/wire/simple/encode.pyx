@@ -6,8 +6,6 @@ from another protocol gets the id of its shape, and that shape's schema row beco
 """
 
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcmp
 
 import json
 
@@ -15,23 +13,7 @@ from tidegate.model import ConfigError, EncodeError, SchemaNotSeen
 from tidegate.wire.kernel.claim_check import pack
 from tidegate.wire.simple.schema import ddl_word, needs_bootstrap, schema_of_shape, table_schemas
 
-from tidegate.wire.batch.builder cimport (
-    FLAG_HANDLE_KEY_ONLY,
-    KIND_DDL,
-    KIND_DELETE,
-    KIND_INSERT,
-    KIND_SCHEMA,
-    KIND_UPDATE,
-    KIND_WATERMARK,
-    BatchReader,
-    MessageBuilder,
-    long_at,
-    string_at,
-    view_count,
-    view_has,
-)
-from tidegate.wire.kernel.buffer cimport Buffer, buffer_add
-from tidegate.wire.kernel.cursor cimport Span
+from tidegate.wire.codec.prelude cimport *
 
 OPTIONS = frozenset(
     {
@@ -57,7 +39,7 @@ cdef str _text(const Span *text):
     return "" if text.p == NULL else (<const char *>text.p)[:text.n].decode()
 
 
-cdef class Encoder:
+cdef class SimpleEncoder:
 
     def __init__(self, options, compress):
         self.options = options
@@ -92,10 +74,10 @@ cdef class Encoder:
             else:
                 raise EncodeError("simple", f"row {row} is a message that could not be decoded")
 
-    cdef Plan new_plan(self, object shape, int64_t version, str database, str table):
+    cdef SimplePlan new_plan(self, object shape, int64_t version, str database, str table):
         raise NotImplementedError
 
-    cdef int write_row(self, Plan plan, Py_ssize_t row, int kind, const Span *location,
+    cdef int write_row(self, SimplePlan plan, Py_ssize_t row, int kind, const Span *location,
                        bint keys_only, bint says_keys_only) except -1:
         raise NotImplementedError
 
@@ -117,7 +99,7 @@ cdef class Encoder:
     # Rows
 
     cdef int _row(self, Py_ssize_t row, int kind) except -1:
-        cdef Plan plan = self._plan(row)
+        cdef SimplePlan plan = self._plan(row)
         cdef size_t began = self.messages.value.used
         cdef bint says_keys_only = self.reader.flags[row] & FLAG_HANDLE_KEY_ONLY != 0
         cdef Span location
@@ -127,20 +109,20 @@ cdef class Encoder:
             self._shorten(plan, row, kind, began)
         return self.messages.end(False, <int32_t>row, 1)
 
-    cdef Plan _plan(self, Py_ssize_t row):
+    cdef SimplePlan _plan(self, Py_ssize_t row):
         """The plan for this row's shape, version and names."""
         cdef int64_t shape = 0, version = 0
         cdef bint has_version = long_at(&self.reader.schema_version, row, &version)
         cdef Span database, table
         cdef size_t slot
-        cdef Plan plan
+        cdef SimplePlan plan
         string_at(&self.reader.database, row, &database)
         string_at(&self.reader.table, row, &table)
         if not long_at(&self.reader.shape, row, &shape):
             raise SchemaNotSeen(_text(&database), _text(&table))
         slot = <size_t>(shape ^ (version * 31)) % CACHED_PLANS
         if self.cached[slot] != NULL:
-            plan = <Plan>self.cached[slot]
+            plan = <SimplePlan>self.cached[slot]
             if plan.shape == shape and plan.has_version == has_version and \
                     plan.version == version and \
                     _is(&database, plan.database) and _is(&table, plan.table):
@@ -165,7 +147,7 @@ cdef class Encoder:
         self._check_counts(plan, row)
         return plan
 
-    cdef int _check_counts(self, Plan plan, Py_ssize_t row) except -1:
+    cdef int _check_counts(self, SimplePlan plan, Py_ssize_t row) except -1:
         """The kind of the row and its values fit together."""
         cdef int kind = self.reader.kinds[row]
         cdef bint after = view_has(&self.reader.after, row)
@@ -187,7 +169,7 @@ cdef class Encoder:
                 raise MemoryError
         return b.used - began
 
-    cdef int _shorten(self, Plan plan, Py_ssize_t row, int kind, size_t began) except -1:
+    cdef int _shorten(self, SimplePlan plan, Py_ssize_t row, int kind, size_t began) except -1:
         """Writes a row that is too large once more, with its handle key only."""
         cdef Buffer *b = &self.messages.value
         cdef Span location
@@ -211,7 +193,7 @@ cdef class Encoder:
             raise self._too_large(b.used - began, plan)
         return 0
 
-    def _too_large(self, size, Plan plan=None):
+    def _too_large(self, size, SimplePlan plan=None):
         most = self.options.max_message_bytes
         return EncodeError(
             "simple",

@@ -23,6 +23,9 @@ from tidegate.model import (
 from tidegate.model.types import STRINGS, is_binary
 from tidegate.wire.batch.shapes import Shape, ShapeColumn
 
+DDL_TYPES = (b"CREATE", b"ALTER", b"ERASE", b"RENAME", b"TRUNCATE", b"CINDEX", b"DINDEX", b"QUERY")
+"""The kinds of DDL events, in the order of Avro's enum."""
+
 _TABLE = ("schema", "table", "tableID", "version", "columns", "indexes")
 _COLUMN = ("name", "dataType", "nullable", "default")
 _TYPE = (

@@ -10,12 +10,8 @@ import pyarrow as pa
 
 from tidegate.model.errors import ClaimCheckError, CompressionError
 
-from tidegate.wire.batch.builder cimport (
-    Decoder,
-    Message,
-    StringsView,
-    string_at,
-)
+from tidegate.wire.batch.builder cimport BatchBuilder, Extra, Row
+from tidegate.wire.batch.reader cimport StringsView, string_at
 from tidegate.wire.kernel.cursor cimport (
     FAULT_CLAIM_CHECK,
     FAULT_COMPRESSION,
@@ -25,6 +21,38 @@ from tidegate.wire.kernel.cursor cimport (
     Span,
     cursor_init,
 )
+
+
+cdef object _text(const Span *text):
+    return None if text.p == NULL else (<const char *>text.p)[:text.n].decode("utf-8", "replace")
+
+
+cdef class MessageDecoder:
+    def __cinit__(self, BatchBuilder out=None, **options):
+        self.out = BatchBuilder() if out is None else out
+
+    def claim_locations(self):
+        """The claim-check locations of the message decoded last, by the number of their event."""
+        cdef size_t count = self.out.rows.used // sizeof(Row)
+        cdef size_t i
+        cdef Row *row
+        cdef dict locations = {}
+        for i in range(self.out.mark_rows // sizeof(Row), count):
+            row = <Row *>self.out.rows.data + i
+            if row.extra >= 0:
+                location = _text(&(<Extra *>self.out.extras.data + row.extra).claim_check)
+                if location is not None:
+                    locations[row.event] = location
+        return locations
+
+    def redeem(self, key, value, dict kept):
+        """Key and value of the message with its claim checks redeemed; kept[event] is the message that
+        was kept elsewhere. Where a message is one event, it simply takes the other's place."""
+        (message,) = kept.values()
+        return message
+
+    cdef int message(self, Message *m, Cursor *c) noexcept nogil:
+        return -1
 
 
 cdef class _Column:
@@ -62,7 +90,7 @@ def binary_array(values):
     return values
 
 
-cdef inline int _decode_one(Decoder decoder, Message *m, int32_t i) except -1 nogil:
+cdef inline int _decode_one(MessageDecoder decoder, Message *m, int32_t i) except -1 nogil:
     """Decodes message i, or puts an error row in its place."""
     cdef Cursor c
     cursor_init(&c, m.value, m.value_size, m.value_limit)
@@ -87,7 +115,7 @@ cdef void _message_of_bytes(Message *m, object key, object value):
     m.value_limit = m.value + m.value_size
 
 
-cdef int _reject(Decoder decoder, int fault, object error) except -1:
+cdef int _reject(MessageDecoder decoder, int fault, object error) except -1:
     cdef Cursor c
     cdef bytes detail = str(error).encode("utf-8", "replace")
     cursor_init(&c, NULL, 0, NULL)
@@ -97,7 +125,7 @@ cdef int _reject(Decoder decoder, int fault, object error) except -1:
     return 0
 
 
-def decode(Decoder decoder, keys, values, *, topics=None, partitions=None, offsets=None,
+def decode(MessageDecoder decoder, keys, values, *, topics=None, partitions=None, offsets=None,
            expand=None, claim_check=None):
     """The change batch of these messages.
 

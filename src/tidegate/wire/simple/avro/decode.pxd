@@ -1,12 +1,7 @@
-"""The Avro half of the Simple protocol: its decoder, for the dispatcher in decode.pyx."""
+"""What the decoder of Simple's Avro remembers of tables, and what it notes of a message."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-
-from tidegate.wire.batch.builder cimport Decoder as BatchDecoder
-from tidegate.wire.batch.builder cimport Checksum, Message, Row
-from tidegate.wire.kernel.buffer cimport Buffer, Cells
-from tidegate.wire.kernel.cursor cimport Cursor, Span
-
+from tidegate.wire.codec.prelude cimport *
+from tidegate.wire.simple.avro.layout cimport *
 
 # An entry of a row's map: where its value stands, its union index first.
 cdef struct Entry:
@@ -84,7 +79,11 @@ cdef struct SchemaFacts:
     int64_t version
 
 
-cdef class Decoder(BatchDecoder):
+# The type of the columns whose values carry a time zone.
+cdef Span TIMESTAMP
+
+
+cdef class SimpleAvroDecoder(MessageDecoder):
     cdef Table *tables[REMEMBERED_TABLES]
     cdef int32_t table_count
     cdef Table *buckets[TABLE_BUCKETS]
@@ -97,23 +96,3 @@ cdef class Decoder(BatchDecoder):
     cdef Buffer text        # schemas being written
 
     cdef int message(self, Message *m, Cursor *c) noexcept nogil
-    cdef int _watermark(self, Cursor *c) noexcept nogil
-    cdef int _bootstrap(self, Cursor *c) noexcept nogil
-    cdef int _ddl(self, Cursor *c) noexcept nogil
-    cdef int _row(self, Cursor *c) noexcept nogil
-    cdef int _facts(self, Cursor *c, RowFacts *f) noexcept nogil
-    cdef bint _predicted(self, Cursor *c, RowFacts *f) noexcept nogil
-    cdef bint _try(self, Cursor *c, RowFacts *f, Table *t) noexcept nogil
-    cdef bint _predicted_values(self, Cursor *c, RowFacts *f, Table *t) noexcept nogil
-    cdef bint _find(self, Cursor *c, Table *t, Place *places, bint wanted) noexcept nogil
-    cdef bint _predicted_cells(self, Cursor *c, Table *t, Cells *cells, const Place *places,
-                               size_t room, uint64_t *zones) noexcept nogil
-    cdef int _general(self, Cursor *c, RowFacts *f) noexcept nogil
-    cdef int _entries(self, Cursor *c, Buffer *entries) noexcept nogil
-    cdef int _cells(self, Cursor *c, const Buffer *side, int32_t count, Cells *cells,
-                    Row *row) noexcept nogil
-    cdef int _add(self, Cursor *c, RowFacts *f, Row *row) noexcept nogil
-    cdef int32_t _zone_shape(self, Cursor *c, Table *t, uint64_t zones) noexcept nogil
-    cdef void _remember(self, RowFacts *f, int32_t count) noexcept nogil
-    cdef void _forget(self, Table *t) noexcept nogil
-    cdef int _schema_row(self, Cursor *c, Row *row, const SchemaFacts *facts) noexcept nogil

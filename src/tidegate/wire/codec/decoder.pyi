@@ -1,16 +1,16 @@
-"""The loop over a batch of messages, compiled: see decoding.pyx."""
+"""The loop over a batch of messages, compiled: see decoder.pyx."""
 
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidegate.wire.batch.builder import Decoder
+class MessageDecoder: ...
 
 Message = tuple[bytes | None, bytes | None]
 
 def binary_array(values: pa.Array | pa.ChunkedArray | Sequence[bytes | None]) -> pa.Array: ...
 def decode(
-    decoder: Decoder,
+    decoder: MessageDecoder,
     keys: pa.Array | None,
     values: pa.Array,
     *,

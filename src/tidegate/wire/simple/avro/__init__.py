@@ -1,0 +1,1 @@
+"""The Simple protocol in Avro."""
