@@ -144,7 +144,8 @@ class Intent:
     """A step that was begun: to which instant, by which version of the changelog and policy.
 
     `retried` is what `MirrorState.retried` is after it; `mends` says that the step puts right what
-    came late, and goes to no other instant.
+    came late, and goes to no other instant. `reload` is the load whose tables it puts in the place
+    of others, if that is what it does.
     """
 
     step: int
@@ -153,6 +154,7 @@ class Intent:
     policy: str = Policy.EVOLVE.value
     retried: int = 0
     mends: bool = False
+    reload: str = ""
 
     def to_json(self) -> str:
         """What `from_json` reads."""

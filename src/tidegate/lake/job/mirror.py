@@ -69,7 +69,7 @@ from tidegate.lake.storage.predicates import (
     some,
     up_to,
 )
-from tidegate.model import TableSchema
+from tidegate.model import LakeError, TableSchema
 from tidegate.model.tso import LOGICAL_BITS
 from tidegate.sql.ddl import ChangeKind
 from tidegate.sql.ddl_names import DdlId, ddl_id, plain_change
@@ -174,6 +174,11 @@ class Mirror:
         self._unfinished = lake.snapshots.intended()
         if self._unfinished is not None and self._unfinished.step <= self.state.step:
             self._unfinished = None
+        if self._unfinished is not None and self._unfinished.reload:
+            raise LakeError(
+                "A reload was cut off while it put its tables in place",
+                "Run `tidegate reload` again with the same tables, which finishes it",
+            )
         if found is not None:
             changelog = self._pinned(self._unfinished)
             self._seen.statements.append(changelog.statements_since(self.state.applied_ts))
