@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from tests.changefeed.test_replay import STOPPED, Source
 from tests.lake.test_mirror import PARTITIONS
 from tests.model_check.golden_feeds import golden_feed
-from tests.support import corpus, dumps, mariadb
+from tests.support import corpus, dumps, killed_load
 from tests.support.lake import contents, expected, fill, new_lake
 from tests.support.table_model import model_of
 from tests.support.upstream_tables import UNKNOWN, capture, put
 from tidegate.lake import Lake
 from tidegate.lake.apply.plan.tables import State
+from tidegate.lake.formats.base import LOADING_DATABASE, LakePlace
 from tidegate.lake.job.mirror import Mirror
 from tidegate.lake.job.run import MirrorRun
 from tidegate.lake.job.settings import LakeSettings
 from tidegate.lake.job.source import open_feed
+from tidegate.lake.load import staging
 from tidegate.lake.load.job import LoadRequest
 from tidegate.lake.load.loader import Loader, LoadTarget
+from tidegate.lake.load.plans import LoadPlans
 from tidegate.lake.load.sources import DatabaseSource, DumpSource
 from tidegate.lake.load.start import FeedStartsLater, KnownStart
+from tidegate.lake.routes import Routes
 from tidegate.model.types import MySQLType
 from tidegate.upstream.detection import open_database
 from tidegate.upstream.dump import Dump
+from tidegate.upstream.errors import SnapshotLost
 from tidegate.upstream.server import DatabaseServer
+from tidegate.wire import CAPTURE_SCHEMA, write_capture
 from tidegate.workload import workload
 
 ALL = bool(os.environ.get("TIDEGATE_ALL"))
@@ -92,15 +100,6 @@ def check(lake, mirror, variant, at):
 
 
 # --- from a database ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def maria():
-    try:
-        with mariadb.server() as running:
-            yield running
-    except mariadb.MissingServer as missing:
-        pytest.skip(str(missing))
 
 
 def middle_of(source, kind):
@@ -182,3 +181,102 @@ def test_a_feed_that_starts_after_the_load_is_refused(spark, tmp_path, maria):
     )
     with pytest.raises(FeedStartsLater, match=f"--start-ts={ts}"):
         run.once()
+
+
+# --- cut off --------------------------------------------------------------------------------------
+
+
+class Cut(Exception):
+    """A load ends here."""
+
+
+def cut_at(name, nth):
+    passed = 0
+
+    def boundary(each):
+        nonlocal passed
+        passed += each == name
+        if passed >= nth:  # nothing is done after it, in no thread
+            raise Cut(name)
+
+    return boundary
+
+
+PLACES = [
+    *[("load planned", 1), ("loaded table", 1), ("loaded part", 1), ("loaded part", 1)],
+    *[("loaded name", 1), ("load published", 1)],
+]
+
+
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_load_that_is_cut_off_continues_with_what_is_missing(
+    monkeypatch, spark, tmp_path, table_format
+):
+    monkeypatch.setattr(staging, "PARTS_A_TASK", 1)
+    (tmp_path / "dump").mkdir()
+    source = DumpSource(dump_of("bank_mid.sql.zstd.chunks", tmp_path / "dump"))
+    lake = new_lake(spark, tmp_path / "lake", table_format)
+    plans = set()
+    for name, nth in PLACES:
+        with pytest.raises(Cut):
+            Loader(lake, source, LoadTarget({}, threads=1), boundary=cut_at(name, nth)).run()
+        assert lake.snapshots.state() is None
+        plans.add(LoadPlans(lake.tables).last().id)
+    loader = Loader(lake, source, LoadTarget({}, threads=1), boundary=cut_at("load recorded", 1))
+    with pytest.raises(Cut):
+        loader.run()
+    assert len(plans) == 1
+    assert loader.progress.rows == 0  # all parts were there
+    check(lake, None, corpus.variant("bank.open.b16.stream"), INSTANTS["bank_mid"])
+    assert not [each for each in lake.tables.locate() if LOADING_DATABASE in each.identifier]
+
+
+def test_a_load_whose_instant_is_lost_begins_again_and_leaves_nothing_behind(
+    spark, tmp_path, maria
+):
+    source = workload("bank", rows=300, seed=3, rate=100)
+    first, second = middle_of(source, "insert"), middle_of(source, "watermark") + (5000 << 18)
+    put(maria, source, first)
+    lake = new_lake(spark, tmp_path / "lake")
+    target = LoadTarget({}, routes=Routes(RULES))
+
+    class Losing(DatabaseSource):
+        """The first instant is lost after some parts; the second is that of the end."""
+
+        taken = 0
+
+        def take_ts(self, *, whole_milliseconds=False):
+            Losing.taken += 1
+            return first if Losing.taken == 1 else second
+
+    parts = 0
+
+    def boundary(name):
+        nonlocal parts
+        parts += name == "loaded name"
+        if parts == 1 and Losing.taken == 1:
+            put(maria, source, second)
+            raise SnapshotLost("the database", "its rows are gone", "Start again")
+
+    loader = Loader(lake, Losing(source_of(maria).database), target, boundary=boundary)
+    assert loader.run().applied_ts == second
+    assert (Losing.taken, loader.progress.attempt) == (2, 2)
+    assert_workload(lake, source, second)
+    assert len(lake.tables.locate()) == len(truth_at(source, second))
+
+
+def test_a_load_that_is_killed_continues_at_the_same_instant(spark, tmp_path):
+    (tmp_path / "dump").mkdir()
+    dumps.unpacked("bank_mid.sql.zstd.chunks", tmp_path / "dump")
+    variant, ts = corpus.variant("bank.open.b16.stream"), INSTANTS["bank_mid"]
+    messages = [message._asdict() for message in corpus.messages(variant.name)]
+    write_capture(tmp_path / "feed.parquet", [pa.RecordBatch.from_pylist(messages, CAPTURE_SCHEMA)])
+    given = tmp_path / "lake", tmp_path / "feed.parquet", str(tmp_path / "dump"), ts
+    for name, nth in [("loaded part", 2), ("loaded name", 1), ("load published", 1)]:
+        assert killed_load.run(*given, name, nth) == -signal.SIGKILL, name
+    assert killed_load.run(*given) == 0
+    lake = Lake(spark, LakePlace(str(tmp_path / "lake"), name=killed_load.NAME))
+    mirror = Mirror(lake)
+    assert mirror.state.applied_ts == golden_feed(variant.name).watermark
+    for instant, _ in lake.snapshots.instants():
+        check(lake, mirror, variant, instant)

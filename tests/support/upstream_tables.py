@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,51 @@ def _since(batch: pa.RecordBatch, start_ts: int) -> pa.RecordBatch:
     """The changes after an instant, and what is not a change or a watermark."""
     later = pc.fill_null(pc.greater(batch["commit_ts"], start_ts), True)
     return batch.filter(later)
+
+
+class GrowingCapture:
+    """A folder of captures that gets more files: a feed of a workload, up to one instant at a time."""
+
+    def __init__(self, folder: Path, source: Workload, start_ts: int = 0) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._feed = Changefeed(
+            ChangefeedConfig.from_uri(URI.format(protocol="open-protocol")), clock=None
+        )
+        self._batches = list(_parts(source, start_ts))
+        self._files = 0
+        self._offsets: Counter[tuple[str, int]] = Counter()
+
+    def write(self, until: int | None = None) -> int:
+        """Sends what was committed up to an instant, or all of it; the last watermark."""
+        messages = []
+        while self._batches:
+            last = pc.max(self._batches[0]["commit_ts"]).as_py()
+            if until is not None and last is not None and last > until:
+                break
+            messages.append(self._feed.send(self._batches.pop(0)))
+        if until is None:
+            messages.append(self._feed.close())
+        self._files += 1
+        numbered = map(self._numbered, messages)
+        write_capture(self.folder / f"{self._files}.parquet", list(numbered))
+        return self._feed.watermark
+
+    def _numbered(self, messages: pa.RecordBatch) -> pa.RecordBatch:
+        """With offsets that go on from file to file."""
+        offsets = []
+        for topic, partition in zip(
+            messages["topic"].to_pylist(), messages["partition"].to_pylist(), strict=True
+        ):
+            offsets.append(self._offsets[topic, partition])
+            self._offsets[topic, partition] += 1
+        return messages.append_column("offset", pa.array(offsets, pa.int64()))
+
+
+def _parts(source: Workload, start_ts: int) -> Iterator[pa.RecordBatch]:
+    """The changes after an instant, cut after each watermark."""
+    for whole in source.batches():
+        batch = _since(whole, start_ts)
+        marks = pc.indices_nonzero(pc.equal(batch["kind"], "watermark")).to_pylist()
+        ends = dict.fromkeys([0, *(mark + 1 for mark in marks), batch.num_rows])
+        yield from (batch.slice(start, end - start) for start, end in pairwise(ends))

@@ -410,6 +410,23 @@ def mirror(source: str | None, **options: Any) -> int:
 
 
 @commands.command()
+@click.argument("tables", nargs=-1, required=True, metavar="DATABASE.TABLE...")
+@_lake_options
+@_load_options
+@_output_option
+def reload(tables: tuple[str, ...], **options: Any) -> int:
+    """Loads tables again, as of the lake's own instant, in the place of what the lake has.
+
+    A table that is stopped, incomplete or diverged is mirrored again from then on. The mirror must
+    not run meanwhile.
+    """
+    from tidegate.cli.reload import reload
+
+    reload(tables, **options)
+    return 0
+
+
+@commands.command()
 @_lake_options
 @click.option("--rows", is_flag=True, help="Count the rows of every table.")
 @_output_option

@@ -154,7 +154,8 @@ class Intent:
     """A step that was begun: to which instant, by which version of the changelog and policy.
 
     `retried` is what `MirrorState.retried` is after it; `repairs` says that the step repairs
-    what came late, and goes to no other instant.
+    what came late, and goes to no other instant. `reload` is the load whose tables it puts in the
+    place of others, if that is what it does.
     """
 
     step: int
@@ -163,6 +164,7 @@ class Intent:
     policy: str = Policy.EVOLVE.value
     retried: int = 0
     repairs: bool = False
+    reload: str = ""
 
     def to_json(self) -> str:
         """What `from_json` reads."""

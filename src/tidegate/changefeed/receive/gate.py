@@ -350,6 +350,10 @@ class Gate:
             raise ValueError("a load comes before all changes")
         self._applied, self._loaded_ts = _Applied(ts), ts
 
+    def close_tables(self, names: Iterable[Name]) -> None:
+        """Says that all rows of tables at `applied_ts` itself are there, whoever sends them now."""
+        self._applied.tables.update(folded(*name) for name in names)
+
     def note_applied(self, ddl: Iterable[DdlId]) -> None:
         """Says that statements which came late have been dealt with.
 

@@ -8,7 +8,7 @@ the parts that are missing while its instant can be read, and begins again at a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -80,6 +80,10 @@ class Loader:
 
     def run(self) -> MirrorState:
         """Loads all tables; the state that is then recorded."""
+        if self._lake.snapshots.state() is not None:
+            raise LakeError(
+                "The lake has tables already", "Load single tables again with `tidegate reload`"
+            )
         for start in range(1, MOST_STARTS + 1):
             self.progress = LoadProgress(self._source.description, attempt=start)
             try:
@@ -127,14 +131,7 @@ class Loader:
                 "Check the table filter, and that the user may SELECT from the tables: one that it "
                 "has no right to looks as if it did not exist",
             )
-
-        def plan(schema: TableSchema) -> PlannedTable:
-            name = Name(schema.database, schema.table)
-            parts = tuple(self._source.parts(ts, schema))
-            return PlannedTable(schema, parts, sizes.get(name, TableSize()))
-
-        with ThreadPoolExecutor(_PLANNERS, thread_name_prefix="load-plan") as pool:
-            tables = tuple(pool.map(plan, loaded.schemas))
+        tables = planned_tables(self._source, ts, loaded.schemas, sizes)
         return LoadPlan(ts, self._identity, tables, loaded.unreadable, loaded.databases)
 
     # --- doing it ---------------------------------------------------------------------------------
@@ -149,11 +146,11 @@ class Loader:
             unsupported=self._lake.tables.unsupported,
             sends_keyless=self._target.sends_keyless,
         )
-        progress = self._begun(plan, first.creates)
-        started = time.monotonic()
+        progress = begun(self.progress, plan, first.creates)
+        self.progress = progress
+        self._on_progress(progress)
 
         def check() -> None:
-            progress.seconds = time.monotonic() - started
             self._look(report(), plan.ts)
 
         staging = Staging(
@@ -166,39 +163,13 @@ class Loader:
             check=check,
         )
         staging.find()
-        self._fill(staging, plan, first.creates)
+        fill(staging, plan, first.creates, self._target.threads)
         check()
         self._settle(plan.ts)
         staging.publish(first.creates)
         self._record(first)
+        progress.ended = time.monotonic()
         return first.state
-
-    def _begun(self, plan: LoadPlan, creates: list[Create]) -> LoadProgress:
-        planned = {table.name: table for table in plan.tables}
-        of_load = [planned[step.name] for step in creates]
-        self.progress = replace(
-            self.progress,
-            ts=plan.ts,
-            tables=len(of_load),
-            parts=sum(len(table.parts) for table in of_load),
-            expected_bytes=sum(table.size.bytes for table in of_load),
-        )
-        self._on_progress(self.progress)
-        return self.progress
-
-    def _fill(self, staging: Staging, plan: LoadPlan, creates: list[Create]) -> None:
-        """Fills tables at once, the largest first, so that none is left to the end alone."""
-        sizes = {table.name: (len(table.parts), table.size.bytes) for table in plan.tables}
-        ordered = sorted(creates, key=lambda step: sizes[step.name], reverse=True)
-        with ThreadPoolExecutor(self._target.threads, thread_name_prefix="load") as pool:
-            futures = [pool.submit(staging.fill, step) for step in ordered]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
 
     def _look(self, report: GuardReport | None, ts: int) -> None:
         """Tells how the load stands; raises where it must not go on."""
@@ -238,3 +209,48 @@ def check_loadable(lake: Lake) -> None:
             "The lake's mirror was begun without a load, and its first step was cut off",
             "Load into another --lake, or mirror on without --load",
         )
+
+
+def planned_tables(
+    source: LoadSource,
+    ts: int,
+    schemas: Sequence[TableSchema],
+    sizes: Mapping[Name, TableSize],
+) -> tuple[PlannedTable, ...]:
+    """Tables with their parts; the source is asked about several at once."""
+
+    def plan(schema: TableSchema) -> PlannedTable:
+        name = Name(schema.database, schema.table)
+        return PlannedTable(schema, tuple(source.parts(ts, schema)), sizes.get(name, TableSize()))
+
+    with ThreadPoolExecutor(_PLANNERS, thread_name_prefix="load-plan") as pool:
+        return tuple(pool.map(plan, schemas))
+
+
+def begun(progress: LoadProgress, plan: LoadPlan, steps: Sequence[Create]) -> LoadProgress:
+    """How a load stands before its first part."""
+    planned = {table.name: table for table in plan.tables}
+    of_load = [planned[step.name] for step in steps]
+    return replace(
+        progress,
+        ts=plan.ts,
+        tables=len(of_load),
+        parts=sum(len(table.parts) for table in of_load),
+        expected_bytes=sum(table.size.bytes for table in of_load),
+        started=time.monotonic(),
+    )
+
+
+def fill(staging: Staging, plan: LoadPlan, steps: Sequence[Create], threads: int) -> None:
+    """Fills tables at once, the largest first, so that none is left to the end alone."""
+    sizes = {table.name: (len(table.parts), table.size.bytes) for table in plan.tables}
+    ordered = sorted(steps, key=lambda step: sizes[step.name], reverse=True)
+    with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
+        futures = [pool.submit(staging.fill, step) for step in ordered]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise

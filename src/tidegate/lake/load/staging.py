@@ -1,7 +1,8 @@
 """Fills tables that nobody sees yet: parts of rows, read and typed in tasks, appended in commits.
 
-A staged table has a name of its own in the lake. The position of each commit counts the parts that
-the table has, so a load that was cut off continues with the part after the last commit.
+A staged table has a name of its own in the lake, and a position before the instant of the load. It
+counts the parts that the table has, so a load that was cut off continues after the last commit; the
+table reaches the instant when it gets its name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidegate.lake.apply.plan.steps import Create
 from tidegate.lake.formats.base import LOADING_DATABASE, Located, Position, TableFormat
+from tidegate.lake.formats.commits import wait_after_conflict
 from tidegate.lake.load.plans import LoadPlan, PlannedTable
 from tidegate.lake.load.sources import Part, PartReader
 from tidegate.lake.routes import Routes
@@ -45,12 +47,18 @@ class LoadProgress:
     rows: int = 0
     bytes: int = 0
     expected_bytes: int = 0
-    seconds: float = 0.0
+    started: float = field(default_factory=time.monotonic)
     holds_seconds: float | None = None
     """How long the database still keeps the rows of the instant; None: for ever."""
+    ended: float | None = None
     attempt: int = 1
     """Which start it is: the rows of an earlier instant were gone before they were read."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @property
+    def seconds(self) -> float:
+        """How long this run of it has taken so far, or took."""
+        return (self.ended or time.monotonic()) - self.started
 
     @property
     def seconds_left(self) -> float | None:
@@ -141,7 +149,7 @@ class Staging:
             self._check()
             parts = planned.parts[done : done + size]
             done += len(parts)
-            self._append(step, planned, parts, step.position._replace(mended=done))
+            self._append(step, planned, parts, staged_position(step)._replace(mended=done))
             self._count(len(parts), tables=0)
             self._boundary("loaded part")
         self._count(0, tables=1)
@@ -149,13 +157,15 @@ class Staging:
     def _made(self, step: Create) -> int:
         """Makes the table; how many of its parts it has."""
         name = self._plan.staged_name(step.name)
-        found = self._located.get(self._plan.origin(step.name, step.position))
+        position = staged_position(step)
+        found = self._located.get(self._plan.origin(step.name, position))
         if found is not None:
             step.table.identifier, step.table.uid = found.identifier, found.uid
-            return min(found.position.mended, len(self._planned[step.name].parts))
+            is_whole = found.position >= step.position
+            return len(self._planned[step.name].parts) if is_whole else found.position.mended
         home = self._routes.destination(step.name)
         schema = replace(step.schema, database=name.database, table=name.table)
-        identifier = self._tables.create(*name, schema, step.position, home)
+        identifier = self._tables.create(*name, schema, position, home)
         step.table.identifier, step.table.uid = identifier, self._tables.uid(identifier)
         self._boundary("loaded table")
         return 0
@@ -170,6 +180,14 @@ class Staging:
                 if attempt == ATTEMPTS:
                     raise
                 self._pause(0.5 * 2**attempt)
+            except Exception as error:
+                # The JVM of a load that was killed may finish its last commit a moment later.
+                if attempt == ATTEMPTS or not self._tables.met_another(error):
+                    raise
+                reached = self._tables.position(step.table.identifier)
+                if reached is not None and reached >= position:
+                    return
+                wait_after_conflict(attempt)
             else:
                 return
 
@@ -198,11 +216,14 @@ class Staging:
     def publish(self, steps: Sequence[Create]) -> None:
         """Gives whole tables their names in the lake."""
         for step in steps:
-            count = len(self._planned[step.name].parts)
-            position = step.position._replace(mended=count + 1)
-            name = self._routes.destination(step.name)
-            step.table.identifier = self._tables.rename(step.table.identifier, *name, position)
+            name, table = self._routes.destination(step.name), step.table
+            table.identifier = self._tables.rename(table.identifier, *name, step.position)
             self._boundary("loaded name")
+
+
+def staged_position(step: Create) -> Position:
+    """Where a table stands before the first of its parts."""
+    return Position(step.position.ts - 1)
 
 
 class _Counter:

@@ -24,6 +24,7 @@ from tidegate.lake.lake import Lake
 from tidegate.lake.lease import SECONDS as LEASE_SECONDS
 from tidegate.lake.record import Intent, MirrorState
 from tidegate.lake.routes import Routes
+from tidegate.model import LakeError
 from tidegate.sql.tables import Name
 from tidegate.upstream.server import DatabaseServer
 
@@ -104,6 +105,11 @@ class MirrorSession:
         """A step that was begun and cut off: it is finished before anything else is done."""
         if self.unfinished is not None and self.unfinished.step <= self.state.step:
             self.unfinished = None
+        if self.unfinished is not None and self.unfinished.reload:
+            raise LakeError(
+                "A reload was cut off while it put its tables in place",
+                "Run `tidegate reload` again with the same tables, which finishes it",
+            )
         self.stopped: list[Name] = []
         """Tables that were stopped before the plan of the step was made."""
         if recorded is not None:
