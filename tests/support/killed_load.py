@@ -42,7 +42,7 @@ def main() -> None:
 def _load(options: argparse.Namespace) -> None:
     from tidegate.changefeed.config.settings import Secret
     from tidegate.lake import Lake
-    from tidegate.lake.formats.base import session_settings
+    from tidegate.lake.formats import session_settings
     from tidegate.lake.job.run import MirrorRun
     from tidegate.lake.job.settings import LakeSettings
     from tidegate.lake.job.source import open_feed
