@@ -33,7 +33,17 @@ from pyspark.sql.types import (
 from tidegate.changefeed.receive.gate import ROW_KINDS
 from tidegate.lake.changelog.changelog import OF_BAD_MESSAGES
 from tidegate.lake.storage.log_files import rows_of
-from tidegate.lake.storage.predicates import ALWAYS, Condition, above_by_partition, equal
+from tidegate.lake.storage.predicates import (
+    ALWAYS,
+    NEVER,
+    Condition,
+    above,
+    above_by_partition,
+    equal,
+    every,
+    one_of,
+    up_to,
+)
 from tidegate.model import LakeError
 from tidegate.spark.decoding import Reading
 from tidegate.wire import CHANGE_SCHEMA
@@ -285,8 +295,17 @@ def within(places: Iterable[Place]) -> Condition:
         source = topic, partition
         first[source] = min(offset - 1, first.get(source, offset - 1))
         last[source] = max(offset, last.get(source, offset))
-    beyond_first = above_by_partition("offset", first, others=False)
-    return beyond_first & ~above_by_partition("offset", last, others=True)
+    if not first:
+        return NEVER
+    return every(
+        # Bounds of files answer these.
+        one_of("topic", sorted({topic for topic, _ in first})),
+        one_of("partition", sorted({partition for _, partition in first})),
+        above("offset", min(first.values())),
+        up_to("offset", max(last.values())),
+        above_by_partition("offset", first, others=False),
+        ~above_by_partition("offset", last, others=True),
+    )
 
 
 def place_of(row: Any) -> Place:

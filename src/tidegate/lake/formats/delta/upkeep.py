@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from py4j.protocol import Py4JJavaError
@@ -57,7 +58,8 @@ class DeltaUpkeep(DeltaCommits):
             self.guard.check()
             joined = session.sql(f"OPTIMIZE {identifier}").head()
             files = self._files(identifier)
-            session.sql(f"VACUUM {identifier} RETAIN {keep_seconds / 3600:.6f} HOURS")
+            # Delta rounds to whole hours, and would remove what is to be kept.
+            session.sql(f"VACUUM {identifier} RETAIN {math.ceil(keep_seconds / 3600)} HOURS")
         assert joined is not None
         return {
             "data files compacted": joined["metrics"]["numFilesRemoved"],

@@ -98,7 +98,7 @@ class IcebergLog(LogTable):
         expressions = self.jvm.org.apache.iceberg.expressions.Expressions
         table = self._load()
         if table.snapshot(version) is None:
-            raise LogRewritten
+            raise LogRewritten(f"{self.identifier} no longer has its version {version}")
         scan = table.newScan().useSnapshot(version).includeColumnStats()
         scan = scan.filter(condition.iceberg(expressions))
         return self._log_files(table, _planned(scan))
