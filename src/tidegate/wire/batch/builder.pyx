@@ -807,3 +807,46 @@ cdef class BatchBuilder:
 
 cdef object _text(const Span *text):
     return None if text.p == NULL else (<const char *>text.p)[:text.n].decode("utf-8", "replace")
+
+
+def shape_id_of(str database not None, str table not None, columns):
+    """The id of the shape with these columns: (name, type, code, flags, whether it is a key) each."""
+    cdef BatchBuilder builder = BatchBuilder()
+    cdef Buffer shape_columns
+    cdef ShapeColumn column
+    cdef Span names[2]
+    cdef Cursor c
+    cdef int index
+    cdef bytes text
+    kept = [database.encode(), table.encode()]
+    for index in range(2):
+        text = kept[index]
+        names[index].p = text
+        names[index].n = len(text)
+    memset(&shape_columns, 0, sizeof(Buffer))
+    cursor_init(&c, NULL, 0, NULL)
+    try:
+        for name, type_, code, flags, is_key in columns:
+            memset(&column, 0, sizeof(ShapeColumn))
+            text = name.encode()
+            kept.append(text)
+            column.name.p = text
+            column.name.n = len(text)
+            text = type_.encode()
+            kept.append(text)
+            column.type.p = text
+            column.type.n = len(text)
+            column.code = code
+            column.flags = flags
+            column.key = is_key
+            if buffer_add(&shape_columns, <const uint8_t *>&column, sizeof(ShapeColumn)) < 0:
+                raise MemoryError
+        index = builder.register_shape(
+            &c, &names[0], &names[1], <const ShapeColumn *>shape_columns.data,
+            <int32_t>(shape_columns.used // sizeof(ShapeColumn)),
+        )
+    finally:
+        buffer_free(&shape_columns)
+    if index < 0:
+        raise ValueError(f"the table {database}.{table} has more than {MAX_COLUMNS} columns")
+    return builder.shape(index).id

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.model import Flag, TableSchema, parse_type, type_name
-from tidegate.wire.kernel.text import stable_hash
+from tidegate.wire.batch.builder import shape_id_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +46,34 @@ class Shape:
         return tuple(column.name for column in self.columns if column.key)
 
 
-def shape_columns(schema: TableSchema) -> str:
-    """The JSON of a shape with all that a schema tells of the columns that rows carry."""
+def _carried_columns(schema: TableSchema) -> list[tuple[str, str, int, int, bool]]:
+    """Name, type, code, flags and whether it is a key, of each column that rows carry."""
     keys = schema.handle_key()
-    columns: list[dict[str, Any]] = [
-        {
-            "name": column.name,
-            "type": column.type,
-            "code": column.code,
-            "flags": int(schema.flags(column.name)),
-            **({"key": True} if column.name in keys else {}),
-        }
+    return [
+        (
+            column.name,
+            column.type,
+            column.code,
+            int(schema.flags(column.name)),
+            column.name in keys,
+        )
         for column in schema.columns
         if column.generated != "virtual"
+    ]
+
+
+def shape_columns(schema: TableSchema) -> str:
+    """The JSON of a shape with all that a schema says of the columns that rows carry."""
+    columns: list[dict[str, Any]] = [
+        {"name": name, "type": type_, "code": code, "flags": flags} | ({"key": True} if key else {})
+        for name, type_, code, flags, key in _carried_columns(schema)
     ]
     return json.dumps({"columns": columns}, ensure_ascii=False, separators=(",", ":"))
 
 
 def shape_id(schema: TableSchema) -> int:
-    """The id of that shape."""
-    name = f"{schema.database}\0{schema.table}\0{shape_columns(schema)}"
-    return stable_hash(name.encode()) >> 1
+    """The id of that shape, as decoders give it to rows with these columns."""
+    return shape_id_of(schema.database, schema.table, _carried_columns(schema))
 
 
 class ShapeBook:

@@ -19,19 +19,14 @@ cdef struct Column:
 # --- what was learned from earlier messages ------------------------------------------------------
 
 cdef enum:
-    MAX_PLANS = 256
-    # What all plans together may take before they are forgotten.
-    MAX_PLAN_BYTES = 32 * 1024 * 1024
-    PLAN_BUCKETS = 512
     # mysqlType entries that begin alike are tried one after the other, but not more than this.
     MAX_ALIKE = 8
 
 
 # One column list of one table, and how its messages look.
 cdef struct Plan:
+    KnownTable known        # its hash is that of the names
     Arena arena
-    uint64_t hash           # of the names
-    int32_t next            # in the bucket of names, -1 at the end
     int32_t shape
     Span database
     Span table
@@ -125,11 +120,6 @@ cdef class CanalDecoder(MessageDecoder):
     cdef Buffer before_slots
     cdef Buffer spare           # bytes of binary values, numbers being shifted
     cdef Buffer padded          # a copy of the message that ends the batch
-    cdef Plan *plans[MAX_PLANS]
-    cdef int32_t buckets[PLAN_BUCKETS]
-    cdef int32_t plan_count
-    cdef int32_t last           # the plan used last, -1: none
-    cdef size_t plan_bytes
     cdef uint64_t serial
     cdef uint64_t seed
 

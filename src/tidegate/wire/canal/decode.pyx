@@ -15,7 +15,7 @@ general way again, which alone decides what is wrong with a message.
 from tidegate.model import parse_type
 
 from tidegate.wire.canal.parts cimport read_parts
-from tidegate.wire.canal.plans cimport column_of, forget_plans, plan_of
+from tidegate.wire.canal.plans cimport column_of, plan_of, release_plan
 from tidegate.wire.canal.predict cimport predict, try_prediction
 from tidegate.wire.codec.prelude cimport *
 
@@ -63,7 +63,8 @@ cdef inline uint8_t _lower(uint8_t byte) noexcept nogil:
     return byte | 0x20 if 65 <= byte <= 90 else byte
 
 
-cdef bint _has_word(const canal_word *text, size_t start, const char *word, size_t n) noexcept nogil:
+cdef bint _has_word(const canal_word *text, size_t start, const char *word,
+                    size_t n) noexcept nogil:
     """Whether the (lower-case) word stands somewhere in the text, in any case."""
     cdef size_t i, j
     if text.n < n:
@@ -125,10 +126,9 @@ cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) n
 cdef class CanalDecoder(MessageDecoder):
     def __cinit__(self, *arguments, **options):
         self.seed = <uint64_t><uintptr_t><void *>self * 0x9e3779b97f4a7c15u
-        forget_plans(self)
+        self.memory.release = release_plan
 
     def __dealloc__(self):
-        forget_plans(self)
         buffer_free(&self.members)
         buffer_free(&self.row_members)
         buffer_free(&self.after_slots)
@@ -162,7 +162,7 @@ cdef int _pad(CanalDecoder self, const Message *m, Message *out) noexcept nogil:
 
 
 cdef int _read(CanalDecoder self, Message *m, Cursor *c) noexcept nogil:
-    if self.last >= 0:
+    if self.memory.last != NULL:
         if TG_LIKELY(predict(self, m)):
             return 0
         self.out.rollback()
@@ -334,7 +334,8 @@ cdef int _put_row(CanalDecoder self, Cursor *c, Parts *parts, Plan *plan, const 
     return self.out.add_row(c, row)
 
 
-cdef int _put_before(CanalDecoder self, Cursor *c, Plan *plan, const Members *old, Row *row) noexcept nogil:
+cdef int _put_before(CanalDecoder self, Cursor *c, Plan *plan, const Members *old,
+                     Row *row) noexcept nogil:
     """`old` may leave columns out; it may not bring others."""
     cdef Member *members = <Member *>self.members.data + old.first
     cdef int32_t *slots
@@ -368,7 +369,8 @@ cdef int _put_before(CanalDecoder self, Cursor *c, Plan *plan, const Members *ol
     return _put_cells(self, c, plan, slots, &self.out.before)
 
 
-cdef int _put_cells(CanalDecoder self, Cursor *c, Plan *plan, const int32_t *slots, Cells *cells) noexcept nogil:
+cdef int _put_cells(CanalDecoder self, Cursor *c, Plan *plan, const int32_t *slots,
+                    Cells *cells) noexcept nogil:
     """The cells of a row; slots: for each column the index of its member, -1: none."""
     cdef Member *members = <Member *>self.members.data
     cdef Member *member

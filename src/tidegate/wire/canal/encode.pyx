@@ -5,8 +5,6 @@ where they differ.
 """
 
 from tidegate.model import (
-    ConfigError,
-    EncodeError,
     Flag,
     MySQLType,
     SchemaNotSeen,
@@ -17,9 +15,9 @@ from tidegate.model import (
     parse_type,
     type_name,
 )
-from tidegate.wire.kernel.claim_check import pack
 
 from tidegate.wire.canal.rules cimport *
+from tidegate.wire.codec.encoder cimport RECORD_OVERHEAD, MessageEncoder, RowPlan
 from tidegate.wire.codec.prelude cimport *
 
 
@@ -42,9 +40,6 @@ OPTIONS = frozenset(
 
 
 cdef enum:
-    # What Kafka's own framing may add to a message, as TiCDC counts it against max-message-bytes.
-    RECORD_OVERHEAD = 36
-
     WRITTEN = 0
     NO_MEMORY = -1
     BAD_VALUE = -2      # Encoder.bad_column says where
@@ -105,11 +100,9 @@ def _in_handle_key(column) -> bool:
     return column.key or bool((column.flags or 0) & Flag.HANDLE_KEY)
 
 
-cdef class _WritePlan:
+cdef class CanalPlan(RowPlan):
     """The bytes between the values of a shape's rows."""
     cdef Arena arena
-    cdef object shape
-    cdef int32_t count
     cdef WriteColumn *columns
     cdef View whole
     cdef View handle
@@ -117,6 +110,7 @@ cdef class _WritePlan:
 
     def __cinit__(self, shape, bint with_parameters):
         cdef int32_t i
+        self.protocol = "canal-json"
         self.shape = shape
         self.count = len(shape.columns)
         self.columns = <WriteColumn *>self._take(self.count * sizeof(WriteColumn))
@@ -219,14 +213,8 @@ cdef inline bint _exceeds(const Span *text, const Span *most) noexcept nogil:
     return text.n > most.n or (text.n == most.n and memcmp(text.p, most.p, most.n) > 0)
 
 
-cdef class CanalEncoder:
+cdef class CanalEncoder(MessageEncoder):
     """Writes change batches as Canal-JSON, a message an event."""
-    cdef object options
-    cdef object compress
-    cdef dict plans
-    cdef _WritePlan last        # of the shape and version used last
-    cdef int64_t last_shape, last_version
-    cdef size_t max_bytes
     cdef bint extension
     cdef bint only_updated
     cdef bint delete_handle_only
@@ -236,10 +224,8 @@ cdef class CanalEncoder:
     cdef int32_t bad_column
 
     def __init__(self, options, compress=None):
-        self.options = options
-        self.compress = compress
-        self.plans = {}
-        self.max_bytes = options.max_message_bytes
+        MessageEncoder.__init__(self, options, compress)
+        self.protocol = "canal-json"
         self.extension = options.enable_tidb_extension
         self.only_updated = options.only_output_updated_columns or options.content_compatible
         self.delete_handle_only = options.delete_only_output_handle_key_columns
@@ -249,8 +235,6 @@ cdef class CanalEncoder:
                 f"the option large-message-handle={options.large_message_handle} without the TiDB extension",
                 instead="Set enable-tidb-extension",
             )
-        if options.large_message_handle == "claim-check" and options.claim_check is None:
-            raise ConfigError("claim_check", "large-message-handle=claim-check needs a place to store objects")
         text = b',"ts":%d,"sql":"","sqlType":{' % (options.build_ts or 0)
         if _put(&self.middle, text, len(text)) < 0:
             raise MemoryError
@@ -260,93 +244,35 @@ cdef class CanalEncoder:
         buffer_free(&self.bytes)
         buffer_free(&self.latin)
 
-    def encode(self, BatchReader reader not None, shapes, MessageBuilder messages not None):
-        """Writes the batch's rows in order."""
-        cdef int64_t row
-        cdef int kind
-        for row in range(reader.count):
-            kind = reader.kinds[row]
-            if kind <= KIND_DELETE:
-                self._encode_row(reader, shapes, messages, row, kind)
-            elif kind == KIND_DDL:
-                self._encode_ddl(reader, messages, row)
-            elif kind == KIND_WATERMARK:
-                if self.extension:
-                    self._encode_watermark(reader, messages, row)
-            elif kind == KIND_ERROR:
-                raise EncodeError("canal-json", f"row {row} of the batch is a message that could not be read")
-
-    cdef int64_t _commit_ts(self, BatchReader reader, int64_t row) except -1:
-        cdef int64_t ts = -1
-        if not long_at(&reader.commit_ts, row, &ts) or ts < 0:
-            raise EncodeError("canal-json", f"row {row} of the batch has no commit_ts")
-        return ts
-
-    cdef _WritePlan _plan(self, BatchReader reader, shapes, int64_t row):
-        cdef int64_t shape = 0, version = -1
-        cdef bint has_version = long_at(&reader.schema_version, row, &version)
-        if not long_at(&reader.shape, row, &shape):
-            raise EncodeError("canal-json", f"row {row} of the batch has no shape")
-        if self.last is not None and shape == self.last_shape and version == self.last_version:
-            return self.last
-        key = (shape, version if has_version else None)
-        plan = self.plans.get(key)
-        if plan is None:
-            known = shapes.shape(*key)
-            if known is None:
-                names = (_python_text(&reader.database, row), _python_text(&reader.table, row))
-                raise SchemaNotSeen(*names, version=key[1], shape=shape)
-            plan = self.plans[key] = _WritePlan(known, self.options.content_compatible)
-        self.last = plan
-        self.last_shape = shape
-        self.last_version = version
-        return plan
+    cdef RowPlan new_plan(self, object shape):
+        return CanalPlan(shape, self.options.content_compatible)
 
     # --- rows --------------------------------------------------------------------------------------
 
-    cdef int _encode_row(self, BatchReader reader, shapes, MessageBuilder messages, int64_t row,
-                         int kind) except -1:
-        cdef _WritePlan plan = self._plan(reader, shapes, row)
-        cdef int64_t commit_ts = self._commit_ts(reader, row)
+    cdef int add_row(self, int64_t row, int kind) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
+        cdef CanalPlan plan = <CanalPlan>self.plan_of(row)
+        cdef int64_t commit_ts = self.commit_ts(row)
         cdef size_t start = messages.value.used
         cdef View *view = &plan.whole
         cdef int32_t flags = reader.flags[row]
         cdef Span location
-        self._check_row(reader, plan, row, kind)
+        self.check_row(plan, row, kind)
         string_at(&reader.claim_check, row, &location)
         if not self.extension and (flags & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK)):
-            raise EncodeError(
-                "canal-json",
-                "only the TiDB extension can say that a row is not whole",
-                database=plan.shape.database,
-                table=plan.shape.table,
-            )
+            raise plan.refusal("only the TiDB extension can say that a row is not whole")
         if kind == KIND_DELETE and self.delete_handle_only:
             view = &plan.handle
         self._write(messages, plan, reader, row, kind, commit_ts, view,
                     (flags & FLAG_HANDLE_KEY_ONLY) != 0, &location)
-        self._compress(messages, start)
+        self.compress_value(start)
         if messages.value.used - start + RECORD_OVERHEAD > self.max_bytes:
             self._encode_large(messages, plan, reader, row, kind, commit_ts, start)
         messages.end(False, <int32_t>row, 1)
         return 0
 
-    cdef int _check_row(self, BatchReader reader, _WritePlan plan, int64_t row, int kind) except -1:
-        """A row has the sides that its kind asks for, each with a value for every column."""
-        cdef bint after = view_has(&reader.after, row)
-        cdef bint before = view_has(&reader.before, row)
-        if (kind == KIND_DELETE and not before) or (kind != KIND_DELETE and not after) or \
-                (after and view_count(&reader.after, row) != plan.count) or \
-                (before and view_count(&reader.before, row) != plan.count):
-            raise EncodeError(
-                "canal-json",
-                f"row {row} of the batch does not have a value for each column of its shape",
-                database=plan.shape.database,
-                table=plan.shape.table,
-            )
-        return 0
-
-    cdef int _encode_large(self, MessageBuilder messages, _WritePlan plan, BatchReader reader,
+    cdef int _encode_large(self, MessageBuilder messages, CanalPlan plan, BatchReader reader,
                            int64_t row, int kind, int64_t commit_ts, size_t start) except -1:
         """Puts the handle key in the place of the row that begins at start, or refuses it."""
         cdef size_t size = messages.value.used - start
@@ -356,41 +282,22 @@ cdef class CanalEncoder:
         location.p = NULL
         location.n = 0
         if self.options.large_message_handle == "claim-check":
-            content = (<const char *>messages.value.data)[start:messages.value.used]
-            if not self.options.claim_check_raw_value:
-                content = pack(None, content)
-            text = self.options.claim_check(content).encode()
+            text = self.keep_elsewhere(
+                None, (<const char *>messages.value.data)[start:messages.value.used]
+            )
             location.p = <const uint8_t *><const char *>text
             location.n = len(text)
         elif not handle_only:
-            self._refuse_size(plan, size)
+            raise self.too_large(plan, size + RECORD_OVERHEAD)
         messages.value.used = start
         self._write(messages, plan, reader, row, kind, commit_ts, &plan.handle, handle_only, &location)
-        self._compress(messages, start)
+        self.compress_value(start)
         size = messages.value.used - start
         if size + RECORD_OVERHEAD > self.max_bytes:
-            self._refuse_size(plan, size)
+            raise self.too_large(plan, size + RECORD_OVERHEAD)
         return 0
 
-    cdef int _refuse_size(self, _WritePlan plan, size_t size) except -1:
-        raise EncodeError(
-            "canal-json",
-            f"the message takes {size + RECORD_OVERHEAD} bytes, and max-message-bytes is {self.max_bytes}",
-            database=plan.shape.database,
-            table=plan.shape.table,
-        )
-
-    cdef int _compress(self, MessageBuilder messages, size_t start) except -1:
-        cdef bytes compressed
-        if self.compress is None:
-            return 0
-        compressed = self.compress((<const char *>messages.value.data)[start:messages.value.used])
-        messages.value.used = start
-        if _put(&messages.value, compressed, len(compressed)) < 0:
-            raise MemoryError
-        return 0
-
-    cdef int _write(self, MessageBuilder messages, _WritePlan plan, BatchReader reader, int64_t row,
+    cdef int _write(self, MessageBuilder messages, CanalPlan plan, BatchReader reader, int64_t row,
                     int kind, int64_t commit_ts, const View *view, bint handle_only,
                     const Span *location) except -1:
         cdef int written = self._write_row(
@@ -399,16 +306,10 @@ cdef class CanalEncoder:
         if written == NO_MEMORY:
             raise MemoryError
         if written == BAD_VALUE:
-            raise EncodeError(
-                "canal-json",
-                "the value is not one of the column's type",
-                database=plan.shape.database,
-                table=plan.shape.table,
-                field=plan.shape.columns[self.bad_column].name,
-            )
+            raise plan.refusal("a value does not fit its column", self.bad_column)
         return 0
 
-    cdef int _write_row(self, Buffer *b, _WritePlan plan, BatchReader reader, int64_t row, int kind,
+    cdef int _write_row(self, Buffer *b, CanalPlan plan, BatchReader reader, int64_t row, int kind,
                         int64_t commit_ts, const View *view, bint handle_only,
                         const Span *location) noexcept nogil:
         cdef const CellsView *side = &reader.before if kind == KIND_DELETE else &reader.after
@@ -455,7 +356,7 @@ cdef class CanalEncoder:
             return _put_literal(b, &column.promoted)
         return _put_literal(b, &column.usual)
 
-    cdef int _put_old(self, Buffer *b, _WritePlan plan, BatchReader reader, int64_t row,
+    cdef int _put_old(self, Buffer *b, CanalPlan plan, BatchReader reader, int64_t row,
                       const View *view) noexcept nogil:
         """The columns that `before` carries; if so set, only those whose values changed."""
         cdef Span before, after
@@ -483,7 +384,7 @@ cdef class CanalEncoder:
             skip = 0
         return WRITTEN
 
-    cdef int _put_data(self, Buffer *b, _WritePlan plan, const CellsView *side, int64_t row,
+    cdef int _put_data(self, Buffer *b, CanalPlan plan, const CellsView *side, int64_t row,
                        const View *view) noexcept nogil:
         cdef Span text
         cdef int32_t i, column
@@ -549,8 +450,10 @@ cdef class CanalEncoder:
 
     # --- DDL and watermarks ------------------------------------------------------------------------
 
-    cdef int _encode_ddl(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
-        cdef int64_t commit_ts = self._commit_ts(reader, row)
+    cdef int add_ddl(self, int64_t row) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
+        cdef int64_t commit_ts = self.commit_ts(row)
         cdef size_t start = messages.value.used
         query = _python_text(&reader.query, row)
         word = _python_text(&reader.ddl_type, row)
@@ -561,17 +464,21 @@ cdef class CanalEncoder:
             messages, _python_text(&reader.database, row), _python_text(&reader.table, row),
             b"true", word, commit_ts >> 18, query, b"commitTs", commit_ts,
         )
-        self._compress(messages, start)
+        self.compress_value(start)
         messages.end(False, <int32_t>row, 1)
         return 0
 
-    cdef int _encode_watermark(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
-        cdef int64_t commit_ts = self._commit_ts(reader, row)
+    cdef int add_watermark(self, int64_t row) except -1:
+        cdef MessageBuilder messages = self.messages
+        cdef int64_t commit_ts
         cdef size_t start = messages.value.used
+        if not self.extension:
+            return 0
+        commit_ts = self.commit_ts(row)
         self._put_message(
             messages, "", "", b"false", "TIDB_WATERMARK", commit_ts >> 18, "", b"watermarkTs", commit_ts
         )
-        self._compress(messages, start)
+        self.compress_value(start)
         messages.end(False, <int32_t>row, 1)
         return 0
 

@@ -106,7 +106,8 @@ cdef inline int read_text(CanalDecoder self, Cursor *c, Span *out) noexcept nogi
     return json_span(c, &self.out.scratch, out)
 
 
-cdef inline int read_members(CanalDecoder self, Cursor *c, Members *out, bint numbers) noexcept nogil:
+cdef inline int read_members(CanalDecoder self, Cursor *c, Members *out,
+                             bint numbers) noexcept nogil:
     """An object of strings and nulls, or of whole numbers (whose texts are not kept), or null."""
     cdef bint first = True
     cdef Member *member

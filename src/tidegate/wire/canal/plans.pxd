@@ -32,19 +32,9 @@ cdef inline size_t power_above(size_t n) noexcept nogil:
     return power
 
 
-cdef inline void plan_free(Plan *plan) noexcept nogil:
-    arena_free(&plan.arena)
+cdef inline void release_plan(KnownTable *plan) noexcept nogil:
+    arena_free(&(<Plan *>plan).arena)
     free(plan)
-
-
-cdef inline void forget_plans(CanalDecoder self) noexcept nogil:
-    cdef int32_t i
-    for i in range(self.plan_count):
-        plan_free(self.plans[i])
-    self.plan_count = 0
-    self.plan_bytes = 0
-    self.last = -1
-    memset(self.buckets, 0xff, sizeof(self.buckets))
 
 
 cdef inline uint64_t names_hash(CanalDecoder self, const uint8_t *database, size_t database_size,
@@ -54,7 +44,8 @@ cdef inline uint64_t names_hash(CanalDecoder self, const uint8_t *database, size
 
 
 # --- plans -------------------------------------------------------------------------------------
-cdef inline int32_t column_of(CanalDecoder self, const Plan *plan, const Span *name, int32_t guess) noexcept nogil:
+cdef inline int32_t column_of(CanalDecoder self, const Plan *plan, const Span *name,
+                              int32_t guess) noexcept nogil:
     """The index of the column of that name, -1: there is none. Here and in what follows, 16 bytes
     may be read of every text: messages, scratch and arenas are padded."""
     cdef canal_word word = canal_word_of(name.p, name.n)
@@ -71,12 +62,12 @@ cdef inline int32_t column_of(CanalDecoder self, const Plan *plan, const Span *n
     return -1
 
 
-cdef inline Plan *plan_of(CanalDecoder self, Cursor *c, Parts *parts, const Members *data, Plan *before) noexcept nogil:
+cdef inline Plan *plan_of(CanalDecoder self, Cursor *c, Parts *parts, const Members *data,
+                          Plan *before) noexcept nogil:
     """The plan of the row; after_slots says where its values are. before: the plan of the row
     before, if any. NULL: a fault, noted in c."""
     cdef uint64_t h
-    cdef int32_t i
-    cdef Plan *plan
+    cdef KnownTable *known
     if data.count > MAX_COLUMNS:
         fail(c, FAULT_COLUMNS)
         return NULL
@@ -88,17 +79,17 @@ cdef inline Plan *plan_of(CanalDecoder self, Cursor *c, Parts *parts, const Memb
     h = names_hash(
             self, parts.database.p, parts.database.n, parts.table.p, parts.table.n
     )
-    i = self.buckets[h & (PLAN_BUCKETS - 1)]
-    while i >= 0:
-        plan = self.plans[i]
-        if plan.hash == h and plan_fits(self, plan, parts, data):
-            self.last = i
-            return plan
-        i = plan.next
+    known = first_known(&self.memory, h)
+    while known != NULL:
+        if known.hash == h and plan_fits(self, <Plan *>known, parts, data):
+            self.memory.last = known
+            return <Plan *>known
+        known = known.next
     return new_plan(self, c, parts, data, h)
 
 
-cdef inline bint same_columns(CanalDecoder self, const Plan *plan, const Members *data) noexcept nogil:
+cdef inline bint same_columns(CanalDecoder self, const Plan *plan,
+                              const Members *data) noexcept nogil:
     """Whether the row has the plan's columns in the plan's order; if so, its slots are set."""
     cdef Member *members = <Member *>self.members.data + data.first
     cdef canal_word word
@@ -113,7 +104,8 @@ cdef inline bint same_columns(CanalDecoder self, const Plan *plan, const Members
     return True
 
 
-cdef inline bint plan_fits(CanalDecoder self, Plan *plan, const Parts *parts, const Members *data) noexcept nogil:
+cdef inline bint plan_fits(CanalDecoder self, Plan *plan, const Parts *parts,
+                           const Members *data) noexcept nogil:
     """Whether the plan's columns, types and keys are those of the row; sets its slots."""
     cdef Member *members = <Member *>self.members.data
     cdef int32_t *slots = <int32_t *>self.after_slots.data
@@ -164,7 +156,8 @@ cdef inline bint plan_fits(CanalDecoder self, Plan *plan, const Parts *parts, co
     return in_natural_order(self, plan, parts, data) == in_order or (in_order and plan.by_name)
 
 
-cdef inline bint in_natural_order(CanalDecoder self, const Plan *plan, const Parts *parts, const Members *data) noexcept nogil:
+cdef inline bint in_natural_order(CanalDecoder self, const Plan *plan, const Parts *parts,
+                                  const Members *data) noexcept nogil:
     """Whether data and sqlType agree in the order of the columns.
 
     Both are written in the table's order. Where they disagree, something between the sender and
@@ -186,31 +179,27 @@ cdef inline bint in_natural_order(CanalDecoder self, const Plan *plan, const Par
     return True
 
 
-cdef inline Plan *new_plan(CanalDecoder self, Cursor *c, Parts *parts, const Members *data, uint64_t h) noexcept nogil:
+cdef inline Plan *new_plan(CanalDecoder self, Cursor *c, Parts *parts, const Members *data,
+                           uint64_t h) noexcept nogil:
     cdef Plan *plan
-    if self.plan_count == MAX_PLANS or self.plan_bytes > MAX_PLAN_BYTES:
-        forget_plans(self)
     plan = <Plan *>calloc(1, sizeof(Plan))
     if plan == NULL:
         fail(c, FAULT_MEMORY)
         return NULL
-    plan.hash = h
+    plan.known.hash = h
     plan.count = <int32_t>data.count
     if fill_plan(self, c, parts, data, plan) < 0 or register_plan(self, c, plan) < 0:
-        plan_free(plan)
+        release_plan(&plan.known)
         return NULL
-    plan.next = self.buckets[h & (PLAN_BUCKETS - 1)]
-    self.buckets[h & (PLAN_BUCKETS - 1)] = self.plan_count
-    self.plans[self.plan_count] = plan
-    self.last = self.plan_count
-    self.plan_count += 1
     # Names, types and literals of all columns together are not longer than the message.
-    self.plan_bytes += 4 * <size_t>(c.end - c.start) + \
+    plan.known.size = 4 * <size_t>(c.end - c.start) + \
         data.count * (sizeof(Column) + 2 * sizeof(canal_literal) + 128)
+    remember_table(&self.memory, &plan.known)
     return plan
 
 
-cdef inline int fill_plan(CanalDecoder self, Cursor *c, Parts *parts, const Members *data, Plan *plan) noexcept nogil:
+cdef inline int fill_plan(CanalDecoder self, Cursor *c, Parts *parts, const Members *data,
+                          Plan *plan) noexcept nogil:
     """Columns in their order, types, keys; sets the row's slots."""
     cdef Member *members = <Member *>self.members.data
     cdef int32_t *slots = <int32_t *>self.after_slots.data

@@ -8,8 +8,8 @@ from tidegate.wire.canal.decode cimport *
 from tidegate.wire.canal.plans cimport names_hash, power_above
 
 
-cdef inline int64_t unescape(const uint8_t **p, const uint8_t *end, const uint8_t *limit, uint8_t *text,
-                       size_t n, unsigned int *high) noexcept nogil:
+cdef inline int64_t unescape(const uint8_t **p, const uint8_t *end, const uint8_t *limit,
+                             uint8_t *text, size_t n, unsigned int *high) noexcept nogil:
     """See canal_unescape."""
     cdef Cursor c
     cdef size_t run = 0
@@ -70,23 +70,23 @@ cdef inline bint predicted_digits(Cursor *c, uint64_t *value) noexcept nogil:
 # --- the predicted way -----------------------------------------------------------------------
 cdef inline bint predict(CanalDecoder self, Message *m) noexcept nogil:
     """Reads the message by one of the plans; if by none, something may have been put."""
-    cdef int32_t i
-    cdef int32_t tried = self.last
-    if TG_LIKELY(predicted(self, self.plans[tried], m)):
+    cdef KnownTable *tried = self.memory.last
+    cdef KnownTable *known
+    if TG_LIKELY(predicted(self, <Plan *>tried, m)):
         return True
-    i = find_raw(self, m)
-    while i >= 0:
-        if i != tried:
+    known = find_raw(self, m)
+    while known != NULL:
+        if known != tried:
             self.out.rollback()
-            if predicted(self, self.plans[i], m):
-                self.last = i
+            if predicted(self, <Plan *>known, m):
+                self.memory.last = known
                 return True
-        i = self.plans[i].next
+        known = known.next
     return False
 
 
-cdef inline int32_t find_raw(CanalDecoder self, Message *m) noexcept nogil:
-    """The first plan of the bucket of the table that a TiCDC message names; -1: none, or another
+cdef inline KnownTable *find_raw(CanalDecoder self, Message *m) noexcept nogil:
+    """The first plan of the bucket of the table that a TiCDC message names; NULL: none, or another
     layout, or names with escapes."""
     cdef const uint8_t *p = m.value
     cdef const uint8_t *end = p + m.value_size
@@ -95,18 +95,48 @@ cdef inline int32_t find_raw(CanalDecoder self, Message *m) noexcept nogil:
     cdef size_t database_size
     cdef unsigned int high = 0
     if m.value_size < 48 or not tg_same(p, canal_database, 20, m.value_limit):
-        return -1
+        return NULL
     p += 20
     database = p
     database_size = tg_plain_run(p, end, m.value_limit, &high)
     p += database_size
     if <size_t>(end - p) < 16 or not tg_same(p, canal_table, 11, m.value_limit):
-        return -1
+        return NULL
     p += 11
     run = tg_plain_run(p, end, m.value_limit, &high)
-    return self.buckets[
-        names_hash(self, database, database_size, p, run) & (PLAN_BUCKETS - 1)
-    ]
+    return first_known(&self.memory, names_hash(self, database, database_size, p, run))
+
+
+cdef inline bint predicted_commit_ts(Cursor *c, uint64_t es, Row *row) noexcept nogil:
+    """Behind the last value: the TiDB extension, or without it `es` as the commit_ts, and the end."""
+    cdef const uint8_t *p = c.p
+    cdef uint64_t ts = 0
+    cdef unsigned int high = 0
+    if TG_LIKELY(take(c, canal_commit_ts, 23)):
+        if not predicted_digits(c, &ts):
+            return False
+        row.commit_ts = <int64_t>ts
+        if TG_LIKELY(c.p[0] == c'}' and c.p[1] == c'}'):
+            c.p += 2
+        elif take(c, canal_handle_key, 23):
+            row.flags |= FLAG_HANDLE_KEY_ONLY
+        elif take(c, canal_row_key, 11):
+            c.p += tg_plain_run(c.p, c.end, c.limit, &high)
+            if high != 0 or c.p[0] != c'"' or c.p[1] != c'}' or c.p[2] != c'}':
+                return False
+            c.p += 3
+        else:
+            return False
+    elif p[0] == c'}' and p[1] == c']' and p[2] == c'}':
+        if es > <uint64_t>INT64_MAX >> 18:
+            return False
+        row.commit_ts = <int64_t>(es << 18)
+        c.p += 3
+    else:
+        return False
+    # v6.5 put a line end behind each message
+    json_space(c)
+    return c.p == c.end
 
 
 cdef inline bint predicted(CanalDecoder self, Plan *plan, Message *m) noexcept nogil:
@@ -120,12 +150,10 @@ cdef inline bint predicted(CanalDecoder self, Plan *plan, Message *m) noexcept n
     cdef Cursor *c = &at
     cdef Row row
     cdef Cells *cells
-    cdef const uint8_t *p
     cdef const uint8_t *types
     cdef uint64_t es = 0, ts = 0
     cdef uint8_t *missing
     cdef int32_t left_out = 0
-    cdef unsigned int high = 0
     if not plan.predicts or m.value_size < plan.prefix.n + plan.layout.types_size + 64 or \
             not tg_same(m.value, plan.prefix.p, plan.prefix.n, m.value_limit):
         return False
@@ -170,32 +198,7 @@ cdef inline bint predicted(CanalDecoder self, Plan *plan, Message *m) noexcept n
     row.has = row.has | (HAS_BEFORE if row.kind == KIND_DELETE else HAS_AFTER)
     if not predicted_row(self, plan, c, cells, types, NULL, NULL):
         return False
-    p = c.p
-    if TG_LIKELY(take(c, canal_commit_ts, 23)):
-        if not predicted_digits(c, &ts):
-            return False
-        row.commit_ts = <int64_t>ts
-        if TG_LIKELY(c.p[0] == c'}' and c.p[1] == c'}'):
-            c.p += 2
-        elif take(c, canal_handle_key, 23):
-            row.flags |= FLAG_HANDLE_KEY_ONLY
-        elif take(c, canal_row_key, 11):
-            c.p += tg_plain_run(c.p, c.end, c.limit, &high)
-            if high != 0 or c.p[0] != c'"' or c.p[1] != c'}' or c.p[2] != c'}':
-                return False
-            c.p += 3
-        else:
-            return False
-    elif p[0] == c'}' and p[1] == c']' and p[2] == c'}':
-        if es > <uint64_t>INT64_MAX >> 18:
-            return False
-        row.commit_ts = <int64_t>(es << 18)
-        c.p += 3
-    else:
-        return False
-    # v6.5 put a line end behind each message
-    json_space(c)
-    if c.p != c.end:
+    if not predicted_commit_ts(c, es, &row):
         return False
     row.has = row.has | HAS_COMMIT_TS
     row.shape = plan.shape
@@ -232,7 +235,8 @@ cdef inline bint predicted_row(CanalDecoder self, const Plan *plan, Cursor *c, C
 
 
 # --- making predictions ------------------------------------------------------------------------
-cdef inline void try_prediction(CanalDecoder self, Message *m, Parts *parts, Plan *plan) noexcept nogil:
+cdef inline void try_prediction(CanalDecoder self, Message *m, Parts *parts,
+                                Plan *plan) noexcept nogil:
     """Lets the plan predict if it then reads the message itself; what that puts is taken back."""
     cdef size_t rows = self.out.rows.used
     cdef size_t after = self.out.after.count
@@ -266,7 +270,8 @@ cdef inline int fill_literal(CanalDecoder self, Plan *plan, canal_literal *liter
     return 0
 
 
-cdef inline int fill_prediction(CanalDecoder self, Message *m, Parts *parts, Plan *plan) noexcept nogil:
+cdef inline int fill_prediction(CanalDecoder self, Message *m, Parts *parts,
+                                Plan *plan) noexcept nogil:
     """The bytes between values as this message has them; -1: it cannot serve."""
     cdef canal_layout *layout = &plan.layout
     cdef const int32_t *slots = <const int32_t *>self.after_slots.data

@@ -35,10 +35,20 @@ cdef struct Reading:
 
 # A table as it was seen before: everything that says what its values are, and what it comes to.
 cdef struct Table:
-    uint64_t hash
+    KnownTable known    # its hash is that of `key`
     Buffer key
     Buffer readings     # Reading, in the order of the shape
     int32_t shape
+
+
+cdef void _release_table(KnownTable *known) noexcept nogil:
+    buffer_free(&(<Table *>known).key)
+    buffer_free(&(<Table *>known).readings)
+    free(known)
+
+
+cdef inline bint _has_key(const Table *table, const Buffer *key) noexcept nogil:
+    return table.key.used == key.used and memcmp(table.key.data, key.data, key.used) == 0
 
 
 # What a column's JSON says; TiDB's own ColumnInfo has `name` and `type` as objects.
@@ -75,7 +85,8 @@ cdef int _read_name(Cursor *c, Span *out) noexcept nogil:
     return 0
 
 
-cdef int _put_integer(Cursor *c, const Reading *reading, const Span *text, Cells *cells) noexcept nogil:
+cdef int _put_integer(Cursor *c, const Reading *reading, const Span *text,
+                      Cells *cells) noexcept nogil:
     cdef uint8_t *into = cells.text.data + cells.text.used
     cdef uint64_t natural = 0
     cdef int64_t number = 0
@@ -113,7 +124,8 @@ cdef int _put_real(Cursor *c, const Span *text, Cells *cells) noexcept nogil:
     return 0
 
 
-cdef int _put_text(Cursor *c, const Reading *reading, const Span *text, Cells *cells) noexcept nogil:
+cdef int _put_text(Cursor *c, const Reading *reading, const Span *text,
+                   Cells *cells) noexcept nogil:
     """The next cell from a value's text; binary columns are handled by the callers. There is room."""
     cdef int form = reading.form
     if form == FORM_INTEGER or form == FORM_UNSIGNED or form == FORM_YEAR:
@@ -152,10 +164,7 @@ cdef int _put_text(Cursor *c, const Reading *reading, const Span *text, Cells *c
 cdef class CdcDecoder(MessageDecoder):
     """Decodes messages of one profile, or of both: how long a message is tells which it has."""
     cdef int profile
-    cdef Table tables[KNOWN_TABLES]
-    cdef int table_count
-    cdef int next_table     # the one to be forgotten next
-    cdef Table *table       # the last one
+    cdef Table *table       # of the row being read
     cdef Buffer values      # Value
     cdef Buffer infos       # Span
     cdef Buffer key         # Table.key of the row being read
@@ -166,12 +175,9 @@ cdef class CdcDecoder(MessageDecoder):
         if encoding not in _PROFILES:
             raise ConfigError("encoding", "cdc has the profiles document and operations")
         self.profile = _PROFILES[encoding]
+        self.memory.release = _release_table
 
     def __dealloc__(self):
-        cdef int i
-        for i in range(self.table_count):
-            buffer_free(&self.tables[i].key)
-            buffer_free(&self.tables[i].readings)
         buffer_free(&self.values)
         buffer_free(&self.infos)
         buffer_free(&self.key)
@@ -511,36 +517,33 @@ cdef class CdcDecoder(MessageDecoder):
 
     cdef int _find_table(self, Cursor *c, const Span *database, const Span *table) noexcept nogil:
         """self.table for the row that was read."""
-        cdef Table *known = self.table
+        cdef Table *fresh = <Table *>self.memory.last
+        cdef KnownTable *known
         cdef uint64_t h
-        cdef int i
         if self._make_key(database, table) < 0:
             return fail(c, FAULT_MEMORY)
-        if known != NULL and known.key.used == self.key.used and \
-                memcmp(known.key.data, self.key.data, self.key.used) == 0:
+        self.table = fresh
+        if fresh != NULL and _has_key(fresh, &self.key):
             return 0
-        self.table = NULL
         h = tg_hash(self.key.data, self.key.used, 0)
-        for i in range(self.table_count):
-            known = &self.tables[i]
-            if known.hash == h and known.key.used == self.key.used and \
-                    memcmp(known.key.data, self.key.data, self.key.used) == 0:
-                self.table = known
+        known = first_known(&self.memory, h)
+        while known != NULL:
+            if known.hash == h and _has_key(<Table *>known, &self.key):
+                self.table = <Table *>known
+                self.memory.last = known
                 return 0
-        if self.table_count < KNOWN_TABLES:
-            known = &self.tables[self.table_count]
-            self.table_count += 1
-        else:
-            known = &self.tables[self.next_table]
-            self.next_table = (self.next_table + 1) % KNOWN_TABLES
-        # Until it is learnt, it is no table that could be found.
-        known.key.used = 0
-        if self._learn_table(c, known, database, table) < 0:
-            return -1
-        if buffer_add(&known.key, self.key.data, self.key.used) < 0:
+            known = known.next
+        fresh = <Table *>calloc(1, sizeof(Table))
+        if fresh == NULL:
             return fail(c, FAULT_MEMORY)
-        known.hash = h
-        self.table = known
+        fresh.known.hash = h
+        if self._learn_table(c, fresh, database, table) < 0 or \
+                buffer_add(&fresh.key, self.key.data, self.key.used) < 0:
+            _release_table(&fresh.known)
+            return fail(c, FAULT_MEMORY)
+        fresh.known.size = sizeof(Table) + fresh.key.size + fresh.readings.size
+        remember_table(&self.memory, &fresh.known)
+        self.table = fresh
         return 0
 
     cdef int _learn_table(self, Cursor *c, Table *known, const Span *database, const Span *table) noexcept nogil:

@@ -4,10 +4,11 @@ cimport cython
 
 import json
 
-from tidegate.model import EncodeError, Flag, SchemaNotSeen, type_flags
+from tidegate.model import EncodeError, Flag, type_flags
 from tidegate.model.types import BLOBS, is_string
 
 from tidegate.wire.cdc.layout cimport *
+from tidegate.wire.codec.encoder cimport MessageEncoder, RowPlan
 from tidegate.wire.codec.prelude cimport *
 
 
@@ -79,11 +80,8 @@ def _string(data):
     return bytes(head) + data
 
 
-@cython.final
-cdef class _Plan:
+cdef class CdcPlan(RowPlan):
     """How rows of a shape are written: what stands before each value, and behind all of them."""
-    cdef object shape
-    cdef int32_t count
     cdef bytes names        # the strings database and table
     cdef list literals      # the name of each column as a string
     cdef list infos         # its JSON as a string
@@ -93,6 +91,7 @@ cdef class _Plan:
 
     def __cinit__(self, shape, bint operations):
         cdef int32_t form, code
+        self.protocol = "cdc"
         self.shape = shape
         self.count = <int32_t>len(shape.columns)
         self.names = _string(shape.database.encode()) + _string(shape.table.encode())
@@ -125,16 +124,6 @@ cdef class _Plan:
         buffer_free(&self.forms)
         buffer_free(&self.codes)
 
-    def refusal(self, reason, place=None):
-        """The error that says why a row of this shape, or a column of it, cannot be written."""
-        return EncodeError(
-            "cdc",
-            reason,
-            database=self.shape.database,
-            table=self.shape.table,
-            field=None if place is None else self.shape.columns[place].name,
-        )
-
 
 cdef int _put_be32(Buffer *b, uint32_t value) except -1:
     cdef uint8_t bytes_[4]
@@ -157,56 +146,37 @@ cdef int _put_bytes(Buffer *b, bytes data) except -1:
     return 0
 
 
-@cython.final
-cdef class CdcEncoder:
+cdef class CdcEncoder(MessageEncoder):
     """Writes change batches as cdc messages. The format has no watermarks: they are left out."""
     cdef bint operations
-    cdef int32_t max_rows
-    cdef size_t max_bytes
-    cdef dict plans         # by shape and schema version
-    cdef _Plan plan         # the last one, and what it is for
-    cdef int64_t plan_shape
-    cdef int64_t plan_version
+    cdef CdcPlan plan       # of the row being written
     cdef Buffer value       # a value being written
     # The message being put together, in the profile "operations".
     cdef int32_t rows
     cdef int32_t first_row
-    cdef int64_t commit_ts
+    cdef int64_t rows_ts    # their commit_ts
     cdef Buffer content
 
-    def __cinit__(self, options, compress=None):
+    def __init__(self, options, compress=None):
+        MessageEncoder.__init__(self, options, compress)
+        self.protocol = "cdc"
         self.operations = options.profile == "operations"
-        self.max_rows = max(options.max_batch_size, 1)
-        self.max_bytes = max(options.max_message_bytes, 0)
-        self.plans = {}
 
     def __dealloc__(self):
         buffer_free(&self.value)
         buffer_free(&self.content)
 
-    def encode(self, BatchReader reader not None, shapes, MessageBuilder messages not None):
-        """Writes the batch's rows in order."""
-        cdef int64_t row
-        cdef int kind
+    cdef RowPlan new_plan(self, object shape):
+        return CdcPlan(shape, self.operations)
+
+    cdef int begin(self) except -1:
         self._forget_rows()
-        for row in range(reader.count):
-            kind = reader.kinds[row]
-            if kind <= KIND_DELETE:
-                self._add_row(reader, shapes, messages, row, kind)
-            elif kind == KIND_DDL:
-                self._flush(messages)
-                self._write_ddl(reader, messages, row)
-            elif kind == KIND_ERROR:
-                raise EncodeError("cdc", f"row {row} of the batch is a message that could not be read")
-        self._flush(messages)
+        return 0
+
+    cdef int finish(self) except -1:
+        return self._flush(self.messages)
 
     # --- messages ---
-
-    cdef int64_t _commit_ts(self, BatchReader reader, int64_t row) except -1:
-        cdef int64_t ts = -1
-        if not long_at(&reader.commit_ts, row, &ts) or ts < 0:
-            raise EncodeError("cdc", f"row {row} of the batch has no commit_ts")
-        return ts
 
     cdef void _forget_rows(self) noexcept:
         self.rows = 0
@@ -215,7 +185,7 @@ cdef class CdcEncoder:
     cdef int _flush(self, MessageBuilder messages) except -1:
         """The rows collected are a message."""
         if self.rows:
-            self._write_message(messages, TYPE_DML, self.commit_ts, self.first_row, self.rows)
+            self._write_message(messages, TYPE_DML, self.rows_ts, self.first_row, self.rows)
         return 0
 
     cdef int _write_message(self, MessageBuilder messages, uint8_t kind, int64_t ts, int32_t row,
@@ -242,8 +212,11 @@ cdef class CdcEncoder:
         self._forget_rows()
         return 0
 
-    cdef int _write_ddl(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
+    cdef int add_ddl(self, int64_t row) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
         cdef Span query
+        self._flush(messages)
         if not string_at(&reader.query, row, &query):
             raise EncodeError("cdc", f"the DDL in row {row} of the batch has no query")
         code = reader.ddl_code(row)
@@ -256,40 +229,17 @@ cdef class CdcEncoder:
         _put_bytes(&self.content, _string(_text_at(&reader.database, row)))
         _put_bytes(&self.content, _string(_text_at(&reader.table, row)))
         _put_bytes(&self.content, _string(text))
-        return self._write_message(messages, TYPE_DDL, self._commit_ts(reader, row), <int32_t>row, 1)
+        return self._write_message(messages, TYPE_DDL, self.commit_ts(row), <int32_t>row, 1)
 
     # --- rows ---
 
-    cdef int _find_plan(self, BatchReader reader, shapes, int64_t row) except -1:
-        """self.plan for the shape of this row."""
-        cdef int64_t shape = 0, version = -1
-        if not long_at(&reader.shape, row, &shape):
-            raise EncodeError("cdc", f"row {row} of the batch has no shape")
-        if not long_at(&reader.schema_version, row, &version):
-            version = -1
-        if self.plan is not None and shape == self.plan_shape and version == self.plan_version:
-            return 0
-        key = (shape, None if version < 0 else version)
-        plan = self.plans.get(key)
-        if plan is None:
-            known = shapes.shape(*key)
-            if known is None:
-                raise SchemaNotSeen(
-                    _text_at(&reader.database, row).decode(), _text_at(&reader.table, row).decode(),
-                    version=key[1], shape=shape,
-                )
-            plan = self.plans[key] = _Plan(known, self.operations)
-        self.plan = plan
-        self.plan_shape = shape
-        self.plan_version = version
-        return 0
-
-    cdef int _add_row(self, BatchReader reader, shapes, MessageBuilder messages, int64_t row,
-                      int kind) except -1:
+    cdef int add_row(self, int64_t row, int kind) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
         cdef const CellsView *view = &reader.before if kind == KIND_DELETE else &reader.after
-        cdef int64_t ts = self._commit_ts(reader, row)
+        cdef int64_t ts = self.commit_ts(row)
         cdef size_t start
-        self._find_plan(reader, shapes, row)
+        self.plan = <CdcPlan>self.plan_of(row)
         if reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
             raise self.plan.refusal("only its key is there, and the protocol cannot say so")
         if kind == KIND_DELETE and not self.operations:
@@ -301,7 +251,7 @@ cdef class CdcEncoder:
                 f"row {row} of the batch has {view_count(view, row)} values, not {self.plan.count}"
             )
         # A message of the profile "operations" is a transaction, or a part of one.
-        if self.rows and (ts != self.commit_ts or self.rows >= self.max_rows):
+        if self.rows and (ts != self.rows_ts or self.rows >= self.max_events):
             self._flush(messages)
         start = self.content.used
         self._put_row(reader, view, row, kind)
@@ -313,14 +263,14 @@ cdef class CdcEncoder:
             _put_bytes(&self.content, row_bytes)
         if not self.rows:
             self.first_row = <int32_t>row
-        self.commit_ts = ts
+        self.rows_ts = ts
         self.rows += 1
         if not self.operations:
             self._flush(messages)
         return 0
 
     cdef int _put_row(self, BatchReader reader, const CellsView *view, int64_t row, int kind) except -1:
-        cdef _Plan plan = self.plan
+        cdef CdcPlan plan = self.plan
         cdef Buffer *b = &self.content
         cdef int32_t i
         carried = list(range(plan.count))

@@ -24,8 +24,6 @@ cdef enum:
     STATE_PUBLIC = 5
     # what tg_shift_decimal may add to a number's text
     NUMBER_ROOM = 404
-    # how many tables a decoder remembers
-    KNOWN_TABLES = 64
 
 
 cdef enum Profile:

@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t
 
 from tidegate.wire.batch.builder cimport BatchBuilder
+from tidegate.wire.codec.tables cimport TableMemory
 from tidegate.wire.kernel.cursor cimport Cursor
 
 
@@ -19,4 +20,5 @@ cdef struct Message:
 cdef class MessageDecoder:
     """What the decoders of all protocols extend: `message` decodes one message into `out`."""
     cdef BatchBuilder out
+    cdef TableMemory memory     # what the decoder has learnt; it sets memory.release
     cdef int message(self, Message *m, Cursor *c) noexcept nogil

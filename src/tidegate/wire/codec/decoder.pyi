@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-class MessageDecoder: ...
+class MessageDecoder:
+    @property
+    def remembered(self) -> int: ...
 
 Message = tuple[bytes | None, bytes | None]
 

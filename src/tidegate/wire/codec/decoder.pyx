@@ -12,6 +12,7 @@ from tidegate.model.errors import ClaimCheckError, CompressionError
 
 from tidegate.wire.batch.builder cimport BatchBuilder, Extra, Row
 from tidegate.wire.batch.reader cimport StringsView, string_at
+from tidegate.wire.codec.tables cimport forget_tables
 from tidegate.wire.kernel.cursor cimport (
     FAULT_CLAIM_CHECK,
     FAULT_COMPRESSION,
@@ -30,6 +31,14 @@ cdef object _text(const Span *text):
 cdef class MessageDecoder:
     def __cinit__(self, BatchBuilder out=None, **options):
         self.out = BatchBuilder() if out is None else out
+
+    def __dealloc__(self):
+        forget_tables(&self.memory)
+
+    @property
+    def remembered(self):
+        """How many tables the decoder has learnt and not forgotten."""
+        return self.memory.count
 
     def claim_locations(self):
         """The claim-check locations of the message decoded last, by the number of their event."""

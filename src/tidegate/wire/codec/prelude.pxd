@@ -8,6 +8,7 @@ from tidegate.wire.batch.builder cimport *
 from tidegate.wire.batch.reader cimport *
 from tidegate.wire.codec.decoder cimport *
 from tidegate.wire.codec.messages cimport *
+from tidegate.wire.codec.tables cimport *
 from tidegate.wire.kernel.buffer cimport *
 from tidegate.wire.kernel.cursor cimport *
 from tidegate.wire.kernel.json cimport *

@@ -40,7 +40,7 @@ cdef struct Group:
 
 # A term dictionary as it was seen before, and the column groups seen with it.
 cdef struct Dictionary:
-    uint64_t hash
+    KnownTable known        # its hash is that of `bytes`
     Buffer bytes
     Buffer spans            # Span, into bytes
     size_t count
@@ -52,6 +52,21 @@ cdef struct Dictionary:
 cdef inline void _forget(Group *group) noexcept nogil:
     free(group.block)
     group.block = NULL
+
+
+cdef void _release_dictionary(KnownTable *known) noexcept nogil:
+    cdef Dictionary *dictionary = <Dictionary *>known
+    cdef int i
+    buffer_free(&dictionary.bytes)
+    buffer_free(&dictionary.spans)
+    for i in range(dictionary.group_count):
+        _forget(&dictionary.groups[i])
+    free(dictionary)
+
+
+cdef inline bint _has_bytes(const Dictionary *dictionary, const uint8_t *p,
+                            size_t n) noexcept nogil:
+    return dictionary.bytes.used == n and memcmp(dictionary.bytes.data, p, n) == 0
 
 
 cdef int _fault_of(int64_t code) noexcept nogil:
@@ -73,9 +88,6 @@ cdef int _fault_of(int64_t code) noexcept nogil:
 
 @cython.final
 cdef class CraftDecoder(MessageDecoder):
-    cdef Dictionary dictionaries[KNOWN_DICTIONARIES]
-    cdef int dictionary_count
-    cdef int next_dictionary    # the one to be forgotten next
     cdef Dictionary *dictionary # of this message; NULL: it has no names
     cdef Group *group           # that fitted last
     cdef Buffer events          # Event
@@ -88,13 +100,10 @@ cdef class CraftDecoder(MessageDecoder):
     cdef Buffer old_sizes       # the same of its second
     cdef const uint8_t *new_values
 
+    def __cinit__(self, *arguments, **options):
+        self.memory.release = _release_dictionary
+
     def __dealloc__(self):
-        cdef int i, j
-        for i in range(self.dictionary_count):
-            buffer_free(&self.dictionaries[i].bytes)
-            buffer_free(&self.dictionaries[i].spans)
-            for j in range(self.dictionaries[i].group_count):
-                _forget(&self.dictionaries[i].groups[j])
         buffer_free(&self.events)
         buffer_free(&self.columns)
         buffer_free(&self.numbers)
@@ -221,32 +230,31 @@ cdef class CraftDecoder(MessageDecoder):
     cdef int _read_dictionary(self, Cursor *c) noexcept nogil:
         """Finds or learns the term dictionary between c.p and c.end."""
         cdef size_t n = left(c)
+        cdef const uint8_t *began = c.p
         cdef uint64_t h
-        cdef int i
-        cdef Dictionary *known = self.dictionary
-        if known != NULL and known.bytes.used == n and memcmp(known.bytes.data, c.p, n) == 0:
+        cdef KnownTable *known
+        cdef Dictionary *fresh
+        if self.dictionary != NULL and _has_bytes(self.dictionary, began, n):
             return 0
         self.group = NULL
         self.dictionary = NULL
-        h = tg_hash(c.p, n, 0)
-        for i in range(self.dictionary_count):
-            known = &self.dictionaries[i]
-            if known.hash == h and known.bytes.used == n and memcmp(known.bytes.data, c.p, n) == 0:
-                self.dictionary = known
+        h = tg_hash(began, n, 0)
+        known = first_known(&self.memory, h)
+        while known != NULL:
+            if known.hash == h and _has_bytes(<Dictionary *>known, began, n):
+                self.dictionary = <Dictionary *>known
                 return 0
-        if self.dictionary_count < KNOWN_DICTIONARIES:
-            known = &self.dictionaries[self.dictionary_count]
-            self.dictionary_count += 1
-        else:
-            known = &self.dictionaries[self.next_dictionary]
-            self.next_dictionary = (self.next_dictionary + 1) % KNOWN_DICTIONARIES
-        if self._learn_dictionary(c, known) < 0:
-            known.hash = 0
-            known.bytes.used = 0
-            known.count = 0
+            known = known.next
+        fresh = <Dictionary *>calloc(1, sizeof(Dictionary))
+        if fresh == NULL:
+            return fail(c, FAULT_MEMORY)
+        if self._learn_dictionary(c, fresh) < 0:
+            _release_dictionary(&fresh.known)
             return -1
-        known.hash = h
-        self.dictionary = known
+        fresh.known.hash = h
+        fresh.known.size = sizeof(Dictionary) + 4 * n
+        remember_table(&self.memory, &fresh.known)
+        self.dictionary = fresh
         return 0
 
     cdef int _learn_dictionary(self, Cursor *c, Dictionary *known) noexcept nogil:
@@ -255,14 +263,6 @@ cdef class CraftDecoder(MessageDecoder):
         cdef uint64_t count = 0, length = 0, total = 0, i
         cdef Span *spans
         cdef uint8_t *text
-        cdef int j
-        for j in range(known.group_count):
-            _forget(&known.groups[j])
-        known.group_count = 0
-        known.next_group = 0
-        known.bytes.used = 0
-        known.spans.used = 0
-        known.count = 0
         # A message without names (a watermark) has no dictionary at all.
         if c.p < c.end:
             if read_uvarint(c, &count) < 0:
@@ -534,10 +534,7 @@ cdef class CraftDecoder(MessageDecoder):
         cdef int32_t *ids
         cdef int32_t *codes
         cdef int32_t *flags
-        cdef uint16_t *forms
-        cdef int form
         cdef int32_t *places
-        cdef uint8_t *head
         cdef ShapeColumn *columns
         if read_uvarint(c, &count) < 0:
             return -1
@@ -590,11 +587,28 @@ cdef class CraftDecoder(MessageDecoder):
             flags[i] = <int32_t>raw
             columns[i].flags = <int32_t>raw
             columns[i].key = (raw >> 1) & 1
+        if self._keep_group(c, group, began, n) < 0:
+            return -1
+        group.shape = self.out.register_shape(c, &spans[event.schema], &spans[event.table], columns, n)
+        if group.shape < 0:
+            return -1
+        group.schema = event.schema
+        group.table = event.table
+        return 0
+
+    cdef int _keep_group(self, Cursor *c, Group *group, const uint8_t *began, int32_t n) noexcept nogil:
+        """Keeps the head of the group, from `began` to the cursor, and what self.numbers has of it."""
+        cdef const int32_t *codes = <const int32_t *>self.numbers.data + n
+        cdef const int32_t *flags = codes + n
+        cdef uint16_t *forms
+        cdef uint8_t *head
+        cdef int32_t i
+        cdef int form
         group.head.n = <size_t>(c.p - began)
         group.block = <uint8_t *>malloc(n * 14 + group.head.n + 16)
         if group.block == NULL:
             return fail(c, FAULT_MEMORY)
-        memcpy(group.block, ids, n * 12)
+        memcpy(group.block, self.numbers.data, n * 12)
         forms = <uint16_t *>(group.block + n * 12)
         head = group.block + n * 14
         memcpy(head, began, group.head.n)
@@ -610,11 +624,6 @@ cdef class CraftDecoder(MessageDecoder):
         group.flags = group.codes + n
         group.forms = forms
         group.count = n
-        group.shape = self.out.register_shape(c, &spans[event.schema], &spans[event.table], columns, n)
-        if group.shape < 0:
-            return -1
-        group.schema = event.schema
-        group.table = event.table
         return 0
 
     cdef int _read_sizes_of_values(self, Cursor *c, int32_t count, Buffer *into) noexcept nogil:

@@ -5,8 +5,9 @@ Authority: docs/protocols/craft.md, after TiCDC's Craft document and the bytes i
 
 cimport cython
 
-from tidegate.model import EncodeError, Flag, SchemaNotSeen, action_code, type_flags
+from tidegate.model import EncodeError, Flag, action_code, type_flags
 
+from tidegate.wire.codec.encoder cimport MessageEncoder, RowPlan
 from tidegate.wire.codec.prelude cimport *
 from tidegate.wire.craft.layout cimport *
 
@@ -63,19 +64,17 @@ cdef struct Term:
     int64_t id_of
 
 
-@cython.final
-cdef class CraftEncoder:
+cdef class CraftPlan(RowPlan):
+    """The number of a Plan, and the shape that it is for."""
+    cdef int32_t number
+
+
+cdef class CraftEncoder(MessageEncoder):
     """Writes change batches as Craft messages, rows of a table joined as TiCDC joins them."""
     cdef bint delete_handle_only
     cdef bint mix_tables
-    cdef size_t max_bytes
-    cdef int32_t max_rows
-    cdef dict plan_numbers      # by shape and schema version
-    cdef list shapes            # of each plan
-    cdef Buffer plans           # Plan
-    cdef int32_t plan           # the last one, and what it is for
-    cdef int64_t plan_shape
-    cdef int64_t plan_version
+    cdef Buffer layouts         # Plan
+    cdef CraftPlan plan         # of the row being written
     cdef dict term_numbers
     cdef list term_bytes
     cdef Buffer terms           # Term
@@ -91,24 +90,21 @@ cdef class CraftEncoder:
     cdef Buffer body_sizes      # int64
     cdef Buffer group_sizes     # int64, two a row, the second 0 if there is no second group
 
-    def __cinit__(self, options, compress=None):
+    def __init__(self, options, compress=None):
+        MessageEncoder.__init__(self, options, compress)
+        self.protocol = "craft"
         self.delete_handle_only = options.delete_only_output_handle_key_columns
         self.mix_tables = options.mix_tables
-        self.max_bytes = max(options.max_message_bytes, 0)
-        self.max_rows = max(options.max_batch_size, 1)
-        self.plan_numbers = {}
-        self.shapes = []
-        self.plan = -1
         self.term_numbers = {}
         self.term_bytes = []
 
     def __dealloc__(self):
-        cdef Plan *plans = <Plan *>self.plans.data
+        cdef Plan *plans = <Plan *>self.layouts.data
         cdef size_t i
-        for i in range(self.plans.used // sizeof(Plan)):
+        for i in range(self.layouts.used // sizeof(Plan)):
             free(plans[i].block)
             buffer_free(&plans[i].head)
-        buffer_free(&self.plans)
+        buffer_free(&self.layouts)
         buffer_free(&self.terms)
         buffer_free(&self.pending)
         buffer_free(&self.sizes)
@@ -118,30 +114,12 @@ cdef class CraftEncoder:
         buffer_free(&self.body_sizes)
         buffer_free(&self.group_sizes)
 
-    def encode(self, BatchReader reader not None, shapes, MessageBuilder messages not None):
-        """Writes the batch's rows in order."""
-        cdef int64_t row
-        cdef int kind
+    cdef int begin(self) except -1:
         self._forget_pending()
-        for row in range(reader.count):
-            kind = reader.kinds[row]
-            if kind <= KIND_DELETE:
-                self._add_row(reader, shapes, messages, row, kind)
-            elif kind == KIND_DDL:
-                self._flush(messages)
-                self._write_ddl(reader, messages, row)
-            elif kind == KIND_WATERMARK:
-                self._flush(messages)
-                self._write_watermark(reader, messages, row)
-            elif kind == KIND_ERROR:
-                raise EncodeError("craft", f"row {row} of the batch is a message that could not be read")
-        self._flush(messages)
+        return 0
 
-    cdef uint64_t _commit_ts(self, BatchReader reader, int64_t row) except? 0:
-        cdef int64_t ts = -1
-        if not long_at(&reader.commit_ts, row, &ts) or ts < 0:
-            raise EncodeError("craft", f"row {row} of the batch has no commit_ts")
-        return <uint64_t>ts
+    cdef int finish(self) except -1:
+        return self._flush(self.messages)
 
     # --- what rows need ---
 
@@ -159,38 +137,18 @@ cdef class CraftEncoder:
                 raise MemoryError
         return number
 
-    cdef int _find_plan(self, BatchReader reader, shapes, int64_t row) except -1:
-        """self.plan for the shape of this row."""
-        cdef int64_t shape = 0, version = -1
-        if not long_at(&reader.shape, row, &shape):
-            raise EncodeError("craft", f"row {row} of the batch has no shape")
-        if not long_at(&reader.schema_version, row, &version):
-            version = -1
-        if self.plan >= 0 and shape == self.plan_shape and version == self.plan_version:
-            return 0
-        key = (shape, None if version < 0 else version)
-        number = self.plan_numbers.get(key)
-        if number is None:
-            known = shapes.shape(*key)
-            if known is None:
-                raise SchemaNotSeen(
-                    _name_at(&reader.database, row), _name_at(&reader.table, row),
-                    version=key[1], shape=shape,
-                )
-            number = self._make_plan(known)
-            self.plan_numbers[key] = number
-        self.plan = number
-        self.plan_shape = shape
-        self.plan_version = version
-        return 0
-
-    cdef int32_t _make_plan(self, shape) except -1:
+    cdef RowPlan new_plan(self, object shape):
+        cdef CraftPlan plan = CraftPlan.__new__(CraftPlan)
         cdef Plan fresh
         cdef int32_t i, n = <int32_t>len(shape.columns)
         cdef int form
+        plan.protocol = "craft"
+        plan.shape = shape
+        plan.count = n
+        plan.number = <int32_t>(self.layouts.used // sizeof(Plan))
         names = [column.name.encode() for column in shape.columns]
         if n == 0 or n > MAX_COLUMNS:
-            raise _refusal(shape, f"a row of {n} columns has no form in Craft")
+            raise plan.refusal(f"a row of {n} columns has no form in Craft")
         memset(&fresh, 0, sizeof(Plan))
         fresh.head_of = -1
         fresh.count = n
@@ -207,7 +165,7 @@ cdef class CraftEncoder:
             fresh.forms = <uint16_t *>(fresh.handles + n)
             for i, column in enumerate(shape.columns):
                 if column.code is None:
-                    raise _refusal(shape, "the type of the column is not known", i)
+                    raise plan.refusal("the type of the column is not known", i)
                 flags = column.flags
                 if flags is None:
                     flags = int(type_flags(column.code))
@@ -215,7 +173,7 @@ cdef class CraftEncoder:
                     flags |= Flag.HANDLE_KEY
                 form = form_of(column.code, flags)
                 if form == FORM_UNKNOWN:
-                    raise _refusal(shape, f"the column's type {column.code} is not known", i)
+                    raise plan.refusal(f"the column's type {column.code} is not known", i)
                 fresh.terms[i] = self._term(names[i])
                 fresh.codes[i] = column.code
                 fresh.flags[i] = flags
@@ -224,45 +182,39 @@ cdef class CraftEncoder:
                 if flags & Flag.HANDLE_KEY:
                     fresh.handles[fresh.handle_count] = i
                     fresh.handle_count += 1
-            if buffer_add(&self.plans, <const uint8_t *>&fresh, sizeof(Plan)) < 0:
+            if buffer_add(&self.layouts, <const uint8_t *>&fresh, sizeof(Plan)) < 0:
                 raise MemoryError
         except BaseException:
             free(fresh.block)
             raise
-        self.shapes.append(shape)
-        return <int32_t>(len(self.shapes) - 1)
+        return plan
 
     # --- rows ---
 
-    cdef int _add_row(self, BatchReader reader, shapes, MessageBuilder messages, int64_t row,
-                      int kind) except -1:
+    cdef int add_row(self, int64_t row, int kind) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
         cdef Pending fresh
         cdef Plan *plan
         cdef const Pending *last
         cdef tg_cells after, before
         cdef int64_t done = 0
         cdef int32_t at = 0
-        cdef const int32_t *picks = NULL
         cdef bint has_before = kind != KIND_INSERT and view_has(&reader.before, row)
         memset(&fresh, 0, sizeof(Pending))
-        fresh.commit_ts = self._commit_ts(reader, row)
+        fresh.commit_ts = <uint64_t>self.commit_ts(row)
         fresh.old_picks = -1
         if not long_at(&reader.table_id, row, &fresh.partition):
             fresh.partition = -1
-        self._find_plan(reader, shapes, row)
+        self.plan = <CraftPlan>self.plan_of(row)
         if reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
-            raise EncodeError(
-                "craft",
-                "only its key is there, and the protocol cannot say so",
-                database=_name_at(&reader.database, row),
-                table=_name_at(&reader.table, row),
-            )
-        fresh.plan = self.plan
-        plan = <Plan *>self.plans.data + self.plan
+            raise self.plan.refusal("only its key is there, and the protocol cannot say so")
+        fresh.plan = self.plan.number
+        plan = <Plan *>self.layouts.data + self.plan.number
         if self.pending.used and not self.mix_tables:
             last = <const Pending *>(self.pending.data + self.pending.used) - 1
-            if (<Plan *>self.plans.data)[last.plan].schema != plan.schema or \
-                    (<Plan *>self.plans.data)[last.plan].table != plan.table:
+            if (<Plan *>self.layouts.data)[last.plan].schema != plan.schema or \
+                    (<Plan *>self.layouts.data)[last.plan].table != plan.table:
                 self._flush(messages)
         fresh.sizes = self.sizes.used
         fresh.values = self.values.used
@@ -275,12 +227,12 @@ cdef class CraftEncoder:
                 self.values.data + self.values.used, &at,
             )
             if done < 0:
-                raise _refusal(self.shapes[self.plan], _REFUSALS.get(done, "the column has no values"), at)
+                raise self.plan.refusal(_REFUSALS.get(done, "the column has no values"), at)
             self.sizes.used += 4 * <size_t>plan.count
             self.values.used += <size_t>done
             fresh.new_bytes = <size_t>done
         elif not has_before:
-            raise _refusal(self.shapes[self.plan], f"the delete in row {row} of the batch has no values")
+            raise self.plan.refusal(f"the delete in row {row} of the batch has no values")
         if has_before:
             self._view(&reader.before, row, plan, &before)
             self._pick_old(reader, row, kind, plan, &fresh)
@@ -290,41 +242,49 @@ cdef class CraftEncoder:
             before = after
             self._pick_handles(plan, &fresh)
         if fresh.old_count:
-            self._make_room(plan, &before)
-            if fresh.old_picks >= 0:
-                picks = <const int32_t *>self.picks.data + fresh.old_picks
-            if picks == NULL and fresh.new_count:
-                done = tg_craft_old_row(
-                    plan.forms, plan.count, &after, <const int32_t *>(self.sizes.data + fresh.sizes),
-                    self.values.data + fresh.values, &before,
-                    <int32_t *>(self.sizes.data + self.sizes.used),
-                    self.values.data + self.values.used, &at,
-                )
-            else:
-                done = tg_craft_row(
-                    plan.forms, picks, fresh.old_count, &before,
-                    <int32_t *>(self.sizes.data + self.sizes.used),
-                    self.values.data + self.values.used, &at,
-                )
-            if done < 0:
-                raise _refusal(self.shapes[self.plan], _REFUSALS.get(done, "the column has no values"), at)
-            self.sizes.used += 4 * <size_t>fresh.old_count
-            self.values.used += <size_t>done
-            fresh.old_bytes = <size_t>done
+            self._put_old(plan, &after, &before, &fresh)
         if not self.pending.used:
             self.first_row = <int32_t>row
         if buffer_add(&self.pending, <const uint8_t *>&fresh, sizeof(Pending)) < 0:
             raise MemoryError
         self._estimate(plan, &fresh)
         if self.estimate > self.max_bytes or \
-                self.pending.used >= <size_t>self.max_rows * sizeof(Pending):
+                self.pending.used >= <size_t>self.max_events * sizeof(Pending):
             self._flush(messages)
+        return 0
+
+    cdef int _put_old(self, const Plan *plan, const tg_cells *after, const tg_cells *before,
+                      Pending *fresh) except -1:
+        """The values of the second group of a row, or of its only one."""
+        cdef const int32_t *picks = NULL
+        cdef int64_t done
+        cdef int32_t at = 0
+        self._make_room(plan, before)
+        if fresh.old_picks >= 0:
+            picks = <const int32_t *>self.picks.data + fresh.old_picks
+        if picks == NULL and fresh.new_count:
+            done = tg_craft_old_row(
+                plan.forms, plan.count, after, <const int32_t *>(self.sizes.data + fresh.sizes),
+                self.values.data + fresh.values, before,
+                <int32_t *>(self.sizes.data + self.sizes.used),
+                self.values.data + self.values.used, &at,
+            )
+        else:
+            done = tg_craft_row(
+                plan.forms, picks, fresh.old_count, before,
+                <int32_t *>(self.sizes.data + self.sizes.used),
+                self.values.data + self.values.used, &at,
+            )
+        if done < 0:
+            raise self.plan.refusal(_REFUSALS.get(done, "the column has no values"), at)
+        self.sizes.used += 4 * <size_t>fresh.old_count
+        self.values.used += <size_t>done
+        fresh.old_bytes = <size_t>done
         return 0
 
     cdef int _view(self, const CellsView *view, int64_t row, const Plan *plan, tg_cells *out) except -1:
         if not view_has(view, row) or view_count(view, row) != plan.count:
-            raise _refusal(
-                self.shapes[self.plan],
+            raise self.plan.refusal(
                 f"row {row} of the batch has {view_count(view, row)} values, not {plan.count}",
             )
         out.ends = view.ends + view.lists[row]
@@ -358,8 +318,8 @@ cdef class CraftEncoder:
                     if buffer_add(&self.picks, <const uint8_t *>&i, 4) < 0:
                         raise MemoryError
             if kind == KIND_DELETE and fresh.old_count == 0:
-                raise _refusal(
-                    self.shapes[self.plan], f"the delete in row {row} of the batch has no values"
+                raise self.plan.refusal(
+                f"the delete in row {row} of the batch has no values"
                 )
         return 0
 
@@ -418,7 +378,7 @@ cdef class CraftEncoder:
 
     cdef int _write_rows(self, Buffer *b, int32_t count) noexcept nogil:
         cdef const Pending *rows = <const Pending *>self.pending.data
-        cdef const Plan *plans = <const Plan *>self.plans.data
+        cdef const Plan *plans = <const Plan *>self.layouts.data
         cdef int32_t i
         cdef uint64_t ts = 0
         cdef int64_t last = 0, number
@@ -492,7 +452,7 @@ cdef class CraftEncoder:
 
     cdef int _write_group(self, Buffer *b, const Pending *row, uint8_t kind, const int32_t *picks,
                           int32_t count, size_t sizes, size_t values, size_t size) noexcept nogil:
-        cdef Plan *plan = <Plan *>self.plans.data + row.plan
+        cdef Plan *plan = <Plan *>self.layouts.data + row.plan
         cdef uint8_t *p
         if buffer_add_byte(b, kind) < 0:
             return -1
@@ -612,11 +572,15 @@ cdef class CraftEncoder:
         messages.end(False, <int32_t>row, 1)
         return 0
 
-    cdef int _write_ddl(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
+    cdef int add_ddl(self, int64_t row) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
         cdef Buffer *b = &messages.value
-        cdef size_t start = b.used, body
+        cdef size_t start, body
         cdef Span database, table, query
         cdef uint64_t code
+        self._flush(messages)
+        start = b.used
         string_at(&reader.database, row, &database)
         string_at(&reader.table, row, &table)
         if not string_at(&reader.query, row, &query):
@@ -627,33 +591,25 @@ cdef class CraftEncoder:
         if not 0 <= number <= 255:
             raise EncodeError("craft", f"the DDL in row {row} of the batch has the type {number}")
         code = number
-        self._begin_single(b, self._commit_ts(reader, row), EVENT_DDL, &database, &table)
+        self._begin_single(b, <uint64_t>self.commit_ts(row), EVENT_DDL, &database, &table)
         body = b.used
         if buffer_add_uvarint(b, code) < 0 or buffer_add_uvarint(b, query.n) < 0 or \
                 buffer_add(b, query.p, query.n) < 0:
             raise MemoryError
         return self._end_single(messages, row, start, body)
 
-    cdef int _write_watermark(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
-        cdef size_t start = messages.value.used
+    cdef int add_watermark(self, int64_t row) except -1:
+        cdef MessageBuilder messages = self.messages
+        cdef size_t start
         cdef Span none
+        self._flush(messages)
+        start = messages.value.used
         none.p = NULL
         none.n = 0
-        self._begin_single(&messages.value, self._commit_ts(reader, row), EVENT_RESOLVED, &none, &none)
+        self._begin_single(&messages.value, <uint64_t>self.commit_ts(row), EVENT_RESOLVED, &none, &none)
         return self._end_single(messages, row, start, messages.value.used)
 
 
 cdef str _name_at(const StringsView *view, int64_t row):
     cdef Span text
     return (<const char *>text.p)[:text.n].decode() if string_at(view, row, &text) else ""
-
-
-def _refusal(shape, reason, place=None):
-    """The error that says why a row of this shape, or a column of it, cannot be written."""
-    return EncodeError(
-        "craft",
-        reason,
-        database=shape.database,
-        table=shape.table,
-        field=None if place is None else shape.columns[place].name,
-    )

@@ -57,5 +57,4 @@ cdef enum:
     ROW_ESTIMATE = 32
     COLUMN_ESTIMATE = 16
     # what a decoder remembers
-    KNOWN_DICTIONARIES = 64
     KNOWN_GROUPS = 8

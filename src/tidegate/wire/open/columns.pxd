@@ -9,7 +9,8 @@ cdef inline bint is_letter(const Span *name, uint8_t letter) noexcept nogil:
     return name.n == 1 and name.p[0] == letter
 
 
-cdef inline int read_section(OpenDecoder self, Cursor *c, Section *section, bint may_be_bare) noexcept nogil:
+cdef inline int read_section(OpenDecoder self, Cursor *c, Section *section,
+                             bint may_be_bare) noexcept nogil:
     """The columns of `u`, `p` or `d` into self.columns, as they stand."""
     cdef Column column
     cdef Span name
@@ -82,7 +83,8 @@ cdef inline int read_section(OpenDecoder self, Cursor *c, Section *section, bint
     return 0
 
 
-cdef inline int add_column(OpenDecoder self, Cursor *c, Section *section, const Column *column) noexcept nogil:
+cdef inline int add_column(OpenDecoder self, Cursor *c, Section *section,
+                           const Column *column) noexcept nogil:
     if section.count == MAX_COLUMNS:
         return fail(c, FAULT_COLUMNS)
     if buffer_reserve(&self.columns, sizeof(Column)) < 0:
@@ -91,6 +93,43 @@ cdef inline int add_column(OpenDecoder self, Cursor *c, Section *section, const 
     self.columns.used += sizeof(Column)
     section.count += 1
     return 0
+
+
+cdef inline const uint8_t *quick_value(Column *column, const uint8_t *p, const uint8_t *end,
+                                       const uint8_t *limit) noexcept nogil:
+    """Notes the value at p, a string, null or an integer, and gives what follows; NULL: another."""
+    cdef unsigned int high = 0
+    cdef size_t run
+    cdef uint8_t text[32]
+    column.value_at = p
+    if p[0] == c'"':
+        p += 1
+        high = 0
+        run = tg_plain_run(p, end, limit, &high)
+        p += run
+        column.seen = SEEN_PLAIN if high == 0 else SEEN_OTHER
+        while p < end and p[0] == c'\\':
+            p += 2
+            if p >= end:
+                return NULL
+            p += tg_plain_run(p, end, limit, &high)
+            column.seen = SEEN_OTHER
+        if end - p < 3 or p[0] != c'"':
+            return NULL
+        p += 1
+    elif p[0] == c'n':
+        if end - p < 6 or memcmp(p, b"null", 4) != 0:
+            return NULL
+        column.seen = SEEN_NULL
+        p += 4
+    else:
+        run = open_integer(p, end, limit, text)
+        if run == 0 or end - p < <Py_ssize_t>run + 2:
+            return NULL
+        column.seen = SEEN_INTEGER
+        p += run
+    column.value_end = p
+    return p
 
 
 cdef inline bint quick_column(OpenDecoder self, Cursor *c, Section *section) noexcept nogil:
@@ -106,7 +145,6 @@ cdef inline bint quick_column(OpenDecoder self, Cursor *c, Section *section) noe
     cdef uint32_t number
     cdef int digits = 0
     cdef uint8_t letter
-    cdef uint8_t text[32]
     cdef bint handle = False
     if section.count == MAX_COLUMNS or buffer_reserve(&self.columns, sizeof(Column)) < 0:
         return False
@@ -138,34 +176,9 @@ cdef inline bint quick_column(OpenDecoder self, Cursor *c, Section *section) noe
         if letter == c'v':
             if column.value_at != NULL:
                 return False
-            column.value_at = p
-            if p[0] == c'"':
-                p += 1
-                high = 0
-                run = tg_plain_run(p, end, limit, &high)
-                p += run
-                column.seen = SEEN_PLAIN if high == 0 else SEEN_OTHER
-                while p < end and p[0] == c'\\':
-                    p += 2
-                    if p >= end:
-                        return False
-                    p += tg_plain_run(p, end, limit, &high)
-                    column.seen = SEEN_OTHER
-                if end - p < 3 or p[0] != c'"':
-                    return False
-                p += 1
-            elif p[0] == c'n':
-                if end - p < 6 or memcmp(p, b"null", 4) != 0:
-                    return False
-                column.seen = SEEN_NULL
-                p += 4
-            else:
-                run = open_integer(p, end, limit, text)
-                if run == 0 or end - p < <Py_ssize_t>run + 2:
-                    return False
-                column.seen = SEEN_INTEGER
-                p += run
-            column.value_end = p
+            p = quick_value(column, p, end, limit)
+            if p == NULL:
+                return False
         elif letter == c't' or letter == c'f':
             number = open_short_number(word >> 40, &digits)
             p += digits
@@ -199,7 +212,8 @@ cdef inline bint quick_column(OpenDecoder self, Cursor *c, Section *section) noe
     return True
 
 
-cdef inline int read_bare(OpenDecoder self, Cursor *c, const Span *name, Column *column) noexcept nogil:
+cdef inline int read_bare(OpenDecoder self, Cursor *c, const Span *name,
+                          Column *column) noexcept nogil:
     """One of the members t, h, f, v that stand in `p` without their column: `v` comes last."""
     cdef bint handle = False
     if is_letter(name, c't'):

@@ -17,11 +17,13 @@ cdef struct Lane:
 
 cdef struct Plan:
     Lane *lanes                 # the literals lie behind them in the same block
+    size_t size                 # of the block
     int32_t count
     int32_t shape
 
 
 cdef struct Table:
+    KnownTable known            # its hash is that of the names
     uint8_t *block              # holds the three texts
     Span database
     Span table
@@ -77,11 +79,6 @@ cdef struct Section:
 
 
 cdef class OpenDecoder(MessageDecoder):
-    cdef Table tables[MAX_TABLES]
-    cdef uint64_t hashes[MAX_TABLES]
-    cdef int32_t table_count
-    cdef int32_t next_victim
-    cdef Table *current
     cdef Buffer columns         # Column: those of the event being read
     cdef Buffer places          # int32: for each column of `u`, its index in `p` or -1
     cdef Buffer slots           # int32: hash table over column names

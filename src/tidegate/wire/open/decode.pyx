@@ -12,11 +12,11 @@ from tidegate.wire.open.layout cimport *
 from tidegate.wire.open.predict cimport (
     end_row,
     find_table,
-    forget_plans,
     learn_plan,
     learn_table,
     predicted_key,
     predicted_row,
+    release_table,
 )
 from tidegate.wire.open.values cimport read_value, text_fits
 
@@ -55,11 +55,10 @@ cdef class OpenDecoder(MessageDecoder):
     """Decodes Open Protocol messages. Messages of a table repeat each other's bytes between the values:
     they are compared with those of an earlier message, and only where they differ is JSON parsed."""
 
+    def __cinit__(self, *arguments, **options):
+        self.memory.release = release_table
+
     def __dealloc__(self):
-        cdef int i
-        for i in range(self.table_count):
-            forget_plans(&self.tables[i])
-            free(self.tables[i].block)
         buffer_free(&self.columns)
         buffer_free(&self.places)
         buffer_free(&self.slots)
@@ -390,7 +389,8 @@ cdef int put_cell(OpenDecoder self, Cursor *c, Cells *cells, const Column *colum
     return put_other_cell(self, c, cells, column, reading)
 
 
-cdef int put_other_cell(OpenDecoder self, Cursor *c, Cells *cells, const Column *column, int reading) noexcept nogil:
+cdef int put_other_cell(OpenDecoder self, Cursor *c, Cells *cells, const Column *column,
+                        int reading) noexcept nogil:
     cdef Cursor value = c[0]
     value.p = column.value_at
     value.end = column.value_end
@@ -407,7 +407,8 @@ cdef int reserve_text(OpenDecoder self, Cursor *c, Cells *cells) noexcept nogil:
     return 0
 
 
-cdef int32_t find_shape(OpenDecoder self, Cursor *c, Key *key, const Column *columns, int32_t count) noexcept nogil:
+cdef int32_t find_shape(OpenDecoder self, Cursor *c, Key *key, const Column *columns,
+                        int32_t count) noexcept nogil:
     """The shape of these columns, remembered or registered; -1 a fault."""
     cdef Table *table = key.known
     cdef ShapeColumn *known
@@ -450,7 +451,8 @@ cdef int32_t find_shape(OpenDecoder self, Cursor *c, Key *key, const Column *col
     return shape
 
 
-cdef int check_names(OpenDecoder self, Cursor *c, const Column *columns, int32_t count) noexcept nogil:
+cdef int check_names(OpenDecoder self, Cursor *c, const Column *columns,
+                     int32_t count) noexcept nogil:
     """Fills self.slots with the columns by their names; a name that comes twice is a fault."""
     cdef size_t size = 16
     cdef size_t slot
@@ -486,7 +488,8 @@ cdef int32_t find_name(OpenDecoder self, const Column *columns, const Span *name
     return -1
 
 
-cdef int put_previous(OpenDecoder self, Cursor *c, Row *row, Section *main, Section *previous) noexcept nogil:
+cdef int put_previous(OpenDecoder self, Cursor *c, Row *row, Section *main,
+                      Section *previous) noexcept nogil:
     """The cells of `before`, in the order of `u`; what `p` does not carry is marked."""
     cdef Column *columns = <Column *>self.columns.data + main.first
     cdef Column *olds = <Column *>self.columns.data + previous.first
@@ -579,5 +582,6 @@ cdef int place_bare(OpenDecoder self, Cursor *c, Row *row, Column *columns, int3
     return 0
 
 
-cdef bint is_candidate(OpenDecoder self, const Column *column, const Column *old, int32_t taken) noexcept nogil:
+cdef bint is_candidate(OpenDecoder self, const Column *column, const Column *old,
+                       int32_t taken) noexcept nogil:
     return column.seen == SEEN_NULL and taken < 0 and column.code == old.code and column.flags == old.flags

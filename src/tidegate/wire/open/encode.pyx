@@ -4,9 +4,9 @@ Authority: TiCDC's Open Protocol document, and the bytes of its encoders where t
 wrong (docs/protocols/open-protocol.md says where).
 """
 
-from tidegate.model import ConfigError, EncodeError, Flag, SchemaNotSeen, action_code
-from tidegate.wire.kernel.claim_check import pack
+from tidegate.model import EncodeError, Flag, action_code
 
+from tidegate.wire.codec.encoder cimport RECORD_OVERHEAD, MessageEncoder, RowPlan
 from tidegate.wire.codec.prelude cimport *
 from tidegate.wire.open.layout cimport *
 
@@ -29,7 +29,6 @@ OPTIONS = frozenset(
 
 cdef enum:
     STYLE_NEW = 0               # jsoniter: no HTML or separators escaped, neither \b nor \f
-    RECORD_OVERHEAD = 36        # what TiCDC counts for Kafka's own framing of a record
     UNFIT = -2                  # a value that its column cannot hold
 
 
@@ -63,19 +62,18 @@ cdef bytes _json_string(str text, int style):
         buffer_free(&buffer)
 
 
-cdef class _WritePlan:
+cdef class OpenPlan(RowPlan):
     """The columns of a shape in the order in which they are written."""
     cdef Slot *slots
-    cdef int32_t count
     cdef int32_t handles        # how many columns make up the handle key
     cdef int32_t rowid          # the column that is the row's integer handle, -1: not known
-    cdef object shape
     cdef list literals
 
     def __cinit__(self, shape, int style):
         cdef int32_t i
         cdef Slot *slot
         cdef bytes literal
+        self.protocol = "open-protocol"
         self.shape = shape
         self.count = <int32_t>len(shape.columns)
         self.rowid = -1
@@ -115,16 +113,6 @@ cdef class _WritePlan:
     def __dealloc__(self):
         free(self.slots)
 
-    def refusal(self, reason, place=None):
-        """The error that says why a row of this shape, or a column of it, cannot be written."""
-        return EncodeError(
-            "open-protocol",
-            reason,
-            database=self.shape.database,
-            table=self.shape.table,
-            field=None if place is None else self.shape.columns[place].name,
-        )
-
 
 cdef inline int _put(Buffer *b, const char *text, size_t n) noexcept nogil:
     return buffer_add(b, <const uint8_t *>text, n)
@@ -136,14 +124,9 @@ cdef inline void _set_be64(uint8_t *place, uint64_t value) noexcept nogil:
         place[i] = <uint8_t>(value >> (56 - 8 * i))
 
 
-cdef class OpenEncoder:
+cdef class OpenEncoder(MessageEncoder):
     """Writes change batches as Open Protocol messages, rows of a table joined as TiCDC joins them."""
-    cdef object options
-    cdef object compress
-    cdef dict plans             # by shape and schema version
-    cdef _WritePlan plan        # the last one
-    cdef int64_t plan_shape
-    cdef int64_t plan_version
+    cdef OpenPlan plan          # of the row being written
     cdef dict heads             # `,"scm":"d","tbl":"t"` by database and table
     cdef bytes head             # the last one, and its names
     cdef bytes database
@@ -154,8 +137,6 @@ cdef class OpenEncoder:
     cdef bint only_updated
     cdef bint delete_handle_only
     cdef bint mix_tables
-    cdef size_t max_bytes
-    cdef int32_t max_events
     cdef Buffer aside           # bytes of a binary value
     cdef Buffer quoted          # the same in Go's escapes
     cdef int32_t unfit          # the column that could not be written
@@ -167,13 +148,8 @@ cdef class OpenEncoder:
     cdef bytes joined_head      # the table of its rows
 
     def __init__(self, options, compress=None):
-        if options.large_message_handle == "claim-check" and options.claim_check is None:
-            raise ConfigError(
-                "claim_check", "large-message-handle=claim-check needs a place to store objects"
-            )
-        self.options = options
-        self.compress = compress
-        self.plans = {}
+        MessageEncoder.__init__(self, options, compress)
+        self.protocol = "open-protocol"
         self.heads = {}
         self.new = options.generation == "new"
         self.style = STYLE_NEW if self.new else STYLE_ENCODING_JSON
@@ -181,33 +157,20 @@ cdef class OpenEncoder:
         self.only_updated = options.only_output_updated_columns
         self.delete_handle_only = options.delete_only_output_handle_key_columns
         self.mix_tables = options.mix_tables
-        self.max_bytes = max(options.max_message_bytes, 0)
-        self.max_events = max(options.max_batch_size, 1)
 
     def __dealloc__(self):
         buffer_free(&self.aside)
         buffer_free(&self.quoted)
 
-    def encode(self, BatchReader reader not None, shapes, MessageBuilder messages not None):
-        """Writes the batch's rows in order."""
-        cdef int64_t row
-        cdef int kind
+    cdef int begin(self) except -1:
         self.events = 0
-        for row in range(reader.count):
-            kind = reader.kinds[row]
-            if kind <= KIND_DELETE:
-                self.write_row(reader, shapes, messages, row, kind)
-            elif kind == KIND_DDL:
-                self.finish_message(messages)
-                self.write_ddl(reader, messages, row)
-            elif kind == KIND_WATERMARK:
-                self.finish_message(messages)
-                self.write_watermark(reader, messages, row)
-            elif kind == KIND_ERROR:
-                raise EncodeError(
-                    "open-protocol", f"row {row} of the batch is a message that could not be read"
-                )
-        self.finish_message(messages)
+        return 0
+
+    cdef int finish(self) except -1:
+        return self.finish_message(self.messages)
+
+    cdef RowPlan new_plan(self, object shape):
+        return OpenPlan(shape, self.style)
 
     # --- messages ---
 
@@ -259,24 +222,7 @@ cdef class OpenEncoder:
             self.finish_message(messages)
         return 0
 
-    cdef int compress_value(self, MessageBuilder messages, size_t value_at) except -1:
-        cdef bytes value
-        cdef size_t start = value_at + 8
-        if self.compress is None:
-            return 0
-        value = self.compress((<const char *>messages.value.data)[start:messages.value.used])
-        messages.value.used = start
-        if buffer_add(&messages.value, <const uint8_t *><const char *>value, len(value)) < 0:
-            raise MemoryError
-        return 0
-
     # --- keys ---
-
-    cdef int64_t commit_ts(self, BatchReader reader, int64_t row) except -1:
-        cdef int64_t ts = -1
-        if not long_at(&reader.commit_ts, row, &ts) or ts < 0:
-            raise EncodeError("open-protocol", f"row {row} of the batch has no commit_ts")
-        return ts
 
     cdef int find_head(self, BatchReader reader, int64_t row, bint is_ddl) except -1:
         """self.head for the names of this row."""
@@ -352,60 +298,26 @@ cdef class OpenEncoder:
 
     # --- rows ---
 
-    cdef int find_plan(self, BatchReader reader, shapes, int64_t row) except -1:
-        """self.plan for the shape of this row."""
-        cdef int64_t shape = 0, version = -1
-        if not long_at(&reader.shape, row, &shape):
-            raise EncodeError("open-protocol", f"row {row} of the batch has no shape")
-        if not long_at(&reader.schema_version, row, &version):
-            version = -1
-        if self.plan is not None and shape == self.plan_shape and version == self.plan_version:
-            return 0
-        key = (shape, None if version < 0 else version)
-        plan = self.plans.get(key)
-        if plan is None:
-            known = shapes.shape(*key)
-            if known is None:
-                raise SchemaNotSeen(
-                    self.database.decode(), self.table.decode(), version=key[1], shape=shape
-                )
-            plan = self.plans[key] = _WritePlan(known, self.style)
-        self.plan = plan
-        self.plan_shape = shape
-        self.plan_version = version
-        return 0
-
-    cdef int write_row(self, BatchReader reader, shapes, MessageBuilder messages, int64_t row,
-                       int kind) except -1:
-        cdef int64_t commit_ts = self.commit_ts(reader, row)
+    cdef int add_row(self, int64_t row, int kind) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
+        cdef int64_t commit_ts = self.commit_ts(row)
         cdef size_t key_at = messages.key.used
         cdef size_t value_at = messages.value.used
         cdef int32_t flags = reader.flags[row]
         cdef Span location
         self.find_head(reader, row, False)
-        self.find_plan(reader, shapes, row)
-        self.check_row(reader, row, kind)
+        self.plan = <OpenPlan>self.plan_of(row)
+        self.check_row(self.plan, row, kind)
         if not string_at(&reader.claim_check, row, &location) or not flags & FLAG_CLAIM_CHECK:
             location.p = NULL
         self.begin_event(messages)
         self.put_row_key(reader, messages, row, kind, commit_ts, (flags & FLAG_HANDLE_KEY_ONLY) != 0, &location)
         self.put_row_value(reader, messages, row, kind, ALL_COLUMNS)
-        self.compress_value(messages, value_at)
+        self.compress_value(value_at + 8)
         if self.is_too_large(messages, key_at, value_at):
             self.write_large(reader, messages, row, kind, commit_ts, key_at, value_at)
         self.end_event(messages, row, key_at, value_at, False)
-        return 0
-
-    cdef int check_row(self, BatchReader reader, int64_t row, int kind) except -1:
-        """A row has the sides that its kind asks for, each with a value for every column."""
-        cdef bint after = view_has(&reader.after, row)
-        cdef bint before = view_has(&reader.before, row)
-        if (kind == KIND_DELETE and not before) or (kind != KIND_DELETE and not after) or \
-                (after and view_count(&reader.after, row) != self.plan.count) or \
-                (before and view_count(&reader.before, row) != self.plan.count):
-            raise self.plan.refusal(
-                f"row {row} of the batch does not have a value for each column of its shape"
-            )
         return 0
 
     cdef bint is_too_large(self, MessageBuilder messages, size_t key_at, size_t value_at):
@@ -418,31 +330,31 @@ cdef class OpenEncoder:
         cdef Span location
         cdef bytes kept
         cdef size_t size = messages.key.used - key_at + messages.value.used - value_at + 8 + RECORD_OVERHEAD
-        too_large = f"it takes {size} bytes, and max-message-bytes is {self.max_bytes}"
-        if self.options.large_message_handle is None or reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
-            raise self.plan.refusal(too_large)
+        if self.options.large_message_handle is None or \
+                reader.flags[row] & (FLAG_HANDLE_KEY_ONLY | FLAG_CLAIM_CHECK):
+            raise self.too_large(self.plan, size)
         if self.plan.handles == 0:
-            raise self.plan.refusal(f"{too_large}; it has no handle key to write in its place")
+            raise self.plan.refusal("the row is too large, and its table has no handle key")
         location.p = NULL
         location.n = 0
         if self.options.large_message_handle == "claim-check":
             _set_be64(messages.key.data + key_at, messages.key.used - key_at - 8)
             _set_be64(messages.value.data + value_at, messages.value.used - value_at - 8)
-            kept = self.options.claim_check(
-                pack(
-                    VERSION.to_bytes(8) + (<const char *>messages.key.data)[key_at:messages.key.used],
-                    (<const char *>messages.value.data)[value_at:messages.value.used],
-                )
-            ).encode()
+            kept = self.keep_elsewhere(
+                VERSION.to_bytes(8) + (<const char *>messages.key.data)[key_at:messages.key.used],
+                (<const char *>messages.value.data)[value_at:messages.value.used],
+            )
             location.p = <const uint8_t *><const char *>kept
             location.n = len(kept)
         messages.key.used = key_at + 8
         messages.value.used = value_at + 8
         self.put_row_key(reader, messages, row, kind, commit_ts, True, &location)
         self.put_row_value(reader, messages, row, kind, HANDLE_COLUMNS)
-        self.compress_value(messages, value_at)
+        self.compress_value(value_at + 8)
         if self.is_too_large(messages, key_at, value_at):
-            raise self.plan.refusal(f"{too_large}; its handle key alone does not fit either")
+            raise self.plan.refusal(
+                "the row is too large, and its handle key alone does not fit either"
+            )
         return 0
 
     cdef int put_row_value(self, BatchReader reader, MessageBuilder messages, int64_t row, int kind,
@@ -602,8 +514,10 @@ cdef class OpenEncoder:
 
     # --- DDL and watermarks ---
 
-    cdef int write_ddl(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
-        cdef int64_t commit_ts = self.commit_ts(reader, row)
+    cdef int add_ddl(self, int64_t row) except -1:
+        cdef BatchReader reader = self.reader
+        cdef MessageBuilder messages = self.messages
+        cdef int64_t commit_ts = self.commit_ts(row)
         cdef size_t key_at = messages.key.used
         cdef size_t value_at = messages.value.used
         cdef Buffer *b = &messages.value
@@ -624,12 +538,13 @@ cdef class OpenEncoder:
                 _put(b, b',"t":', 5) < 0 or put_i64(b, 0 if code is None else code) < 0 or \
                 _put(b, b"}", 1) < 0:
             raise MemoryError
-        self.compress_value(messages, value_at)
+        self.compress_value(value_at + 8)
         self.end_event(messages, row, key_at, value_at, True)
         return 0
 
-    cdef int write_watermark(self, BatchReader reader, MessageBuilder messages, int64_t row) except -1:
-        cdef int64_t commit_ts = self.commit_ts(reader, row)
+    cdef int add_watermark(self, int64_t row) except -1:
+        cdef MessageBuilder messages = self.messages
+        cdef int64_t commit_ts = self.commit_ts(row)
         cdef size_t key_at = messages.key.used
         cdef size_t value_at = messages.value.used
         self.begin_event(messages)

@@ -28,7 +28,6 @@ cdef enum Reading:
 
 
 cdef enum:
-    MAX_TABLES = 64             # tables whose messages are predicted
     MAX_PLANS = 4               # shapes of one table that are predicted
     MAX_PLAN_BYTES = 65536      # literals of one shape that are kept
     VERSION = 1

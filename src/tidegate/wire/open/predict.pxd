@@ -9,13 +9,13 @@ from tidegate.wire.open.layout cimport *
 from tidegate.wire.open.values cimport *
 
 
-cdef inline void forget_plans(Table *table) noexcept nogil:
+cdef inline void release_table(KnownTable *known) noexcept nogil:
+    cdef Table *table = <Table *>known
     cdef int i
     for i in range(table.plan_count):
         free(table.plans[i].lanes)
-    table.plan_count = 0
-    table.recent = 0
-    table.oldest = 0
+    free(table.block)
+    free(table)
 
 
 cdef inline uint64_t hash_names(const Span *database, const Span *table) noexcept nogil:
@@ -35,14 +35,14 @@ cdef inline bint predicted_key(OpenDecoder self, Cursor *k, Key *key) noexcept n
             tg_parse_u64(p + 6, 18, <uint64_t *>&key.commit_ts) < 0:
         return False
     p += 24
-    key.known = self.current
+    key.known = <Table *>self.memory.last
     if TG_UNLIKELY(key.known == NULL or key.known.literal.n == 0
                    or end - p < <Py_ssize_t>key.known.literal.n
                    or not open_same(p, key.known.literal.p, key.known.literal.n)):
         key.known = table_at(self, p, end, k.limit)
         if key.known == NULL:
             return False
-        self.current = key.known
+        self.memory.last = &key.known.known
     p += key.known.literal.n
     key.database = key.known.database
     key.table = key.known.table
@@ -70,7 +70,8 @@ cdef inline bint predicted_key(OpenDecoder self, Cursor *k, Key *key) noexcept n
     return is_row and end - p == 1 and p[0] == c'}'
 
 
-cdef inline Table *table_at(OpenDecoder self, const uint8_t *p, const uint8_t *end, const uint8_t *limit) noexcept nogil:
+cdef inline Table *table_at(OpenDecoder self, const uint8_t *p, const uint8_t *end,
+                            const uint8_t *limit) noexcept nogil:
     """The table whose `,"scm":…,"tbl":…` stands at p, if it is remembered with that literal."""
     cdef unsigned int high = 0
     cdef Span database, table
@@ -91,13 +92,15 @@ cdef inline Table *table_at(OpenDecoder self, const uint8_t *p, const uint8_t *e
     return NULL if found == NULL or found.literal.n == 0 else found
 
 
-cdef inline Table *find_table(OpenDecoder self, const Span *database, const Span *table) noexcept nogil:
+cdef inline Table *find_table(OpenDecoder self, const Span *database,
+                              const Span *table) noexcept nogil:
     cdef uint64_t h = hash_names(database, table)
-    cdef int i
-    for i in range(self.table_count):
-        if self.hashes[i] == h and same_span(&self.tables[i].database, database) and \
-                same_span(&self.tables[i].table, table):
-            return &self.tables[i]
+    cdef KnownTable *known = first_known(&self.memory, h)
+    while known != NULL:
+        if known.hash == h and same_span(&(<Table *>known).database, database) and \
+                same_span(&(<Table *>known).table, table):
+            return <Table *>known
+        known = known.next
     return NULL
 
 
@@ -168,6 +171,27 @@ cdef inline bint predicted_value(OpenDecoder self, Plan *plan, Row *row, const u
     return p != NULL and end - p == 2 and memcmp(p, b'}}', 2) == 0
 
 
+cdef inline int leave_out(OpenDecoder self, const Plan *plan, Row *row, Py_ssize_t place,
+                          uint8_t **missing) noexcept nogil:
+    """Marks a column as not carried, in the row's bitmap."""
+    if missing[0] == NULL:
+        missing[0] = self.out.new_missing(row, plan.count)
+        if missing[0] == NULL:
+            return -1
+    missing[0][place >> 3] |= <uint8_t>(1 << (place & 7))
+    return 0
+
+
+cdef inline void next_cell(int32_t **ends, uint8_t **valid, Lane **lane, Py_ssize_t end,
+                           uint8_t is_there) noexcept nogil:
+    """Ends the cell of this column; what follows belongs to the next one."""
+    ends[0][0] = <int32_t>end
+    ends[0] += 1
+    valid[0][0] = is_there
+    valid[0] += 1
+    lane[0] += 1
+
+
 cdef inline const uint8_t *predicted_section(OpenDecoder self, Plan *plan, Cells *cells, Row *row,
                                              const uint8_t *p, const uint8_t *end,
                                              const uint8_t *limit) noexcept nogil:
@@ -198,19 +222,9 @@ cdef inline const uint8_t *predicted_section(OpenDecoder self, Plan *plan, Cells
         n = lane.size - lead
         # `1}}}` at least stands behind a literal
         if TG_UNLIKELY(end - p < n + 4 or not open_same(p, lane.literal + lead, n)):
-            if row == NULL:
+            if row == NULL or leave_out(self, plan, row, lane - plan.lanes, &missing) < 0:
                 return NULL
-            if missing == NULL:
-                missing = self.out.new_missing(row, plan.count)
-                if missing == NULL:
-                    return NULL
-            n = lane - plan.lanes
-            missing[n >> 3] |= <uint8_t>(1 << (n & 7))
-            ends[0] = <int32_t>(text - base)
-            valid[0] = 0
-            ends += 1
-            valid += 1
-            lane += 1
+            next_cell(&ends, &valid, &lane, text - base, 0)
             continue
         p += n
         lead = 0
@@ -225,11 +239,7 @@ cdef inline const uint8_t *predicted_section(OpenDecoder self, Plan *plan, Cells
                     return NULL
                 p += run + 2
                 text += run
-                valid[0] = 1
-                ends[0] = <int32_t>(text - base)
-                ends += 1
-                valid += 1
-                lane += 1
+                next_cell(&ends, &valid, &lane, text - base, 1)
                 continue
         elif reading == READ_INTEGER and p[0] != c'n':
             run = open_integer(p, end, limit, text)
@@ -237,15 +247,11 @@ cdef inline const uint8_t *predicted_section(OpenDecoder self, Plan *plan, Cells
                 return NULL
             p += run
             text += run
-            valid[0] = 1
-            ends[0] = <int32_t>(text - base)
-            ends += 1
-            valid += 1
-            lane += 1
+            next_cell(&ends, &valid, &lane, text - base, 1)
             continue
         if memcmp(p, b"null", 4) == 0:
             p += 4
-            valid[0] = 0
+            next_cell(&ends, &valid, &lane, text - base, 0)
         else:
             cells.text.used = <size_t>(text - base)
             cursor_init(&c, p, <size_t>(end - p), limit)
@@ -255,11 +261,7 @@ cdef inline const uint8_t *predicted_section(OpenDecoder self, Plan *plan, Cells
             base = cells.text.data
             text = base + cells.text.used
             p = c.p
-            valid[0] = 1
-        ends[0] = <int32_t>(text - base)
-        ends += 1
-        valid += 1
-        lane += 1
+            next_cell(&ends, &valid, &lane, text - base, 1)
     if lead == 0:
         if p >= end or p[0] != c'}':
             return NULL
@@ -277,25 +279,16 @@ cdef inline Table *learn_table(OpenDecoder self, const Key *key) noexcept nogil:
     cdef size_t n = key.database.n + key.table.n + 18
     cdef size_t padded = (n + 31) & ~<size_t>15
     cdef unsigned int high = 0
-    cdef Table *table
-    cdef uint8_t *block
-    cdef int i
-    block = <uint8_t *>malloc(padded + key.database.n + key.table.n)
-    if block == NULL:
+    cdef Table *table = <Table *>calloc(1, sizeof(Table))
+    cdef uint8_t *block = <uint8_t *>malloc(padded + key.database.n + key.table.n)
+    if table == NULL or block == NULL:
+        free(table)
+        free(block)
         return NULL
-    if self.table_count < MAX_TABLES:
-        i = self.table_count
-        self.table_count += 1
-    else:
-        i = self.next_victim
-        self.next_victim = (i + 1) % MAX_TABLES
-        forget_plans(&self.tables[i])
-        free(self.tables[i].block)
-    table = &self.tables[i]
-    memset(table, 0, sizeof(Table))
     memset(block, 0, padded)
     table.block = block
-    self.hashes[i] = hash_names(&key.database, &key.table)
+    table.known.hash = hash_names(&key.database, &key.table)
+    table.known.size = sizeof(Table) + padded
     table.literal.p = block
     memcpy(block, b',"scm":"', 8)
     memcpy(block + 8, key.database.p, key.database.n)
@@ -313,10 +306,12 @@ cdef inline Table *learn_table(OpenDecoder self, const Key *key) noexcept nogil:
     if tg_plain_run(table.database.p, block, block, &high) == table.database.n and \
             tg_plain_run(block, block + table.table.n, block + table.table.n, &high) == table.table.n:
         table.literal.n = n
+    remember_table(&self.memory, &table.known)
     return table
 
 
-cdef inline void learn_plan(OpenDecoder self, Table *table, int32_t shape, const Column *columns, int32_t count) noexcept nogil:
+cdef inline void learn_plan(OpenDecoder self, Table *table, int32_t shape, const Column *columns,
+                            int32_t count) noexcept nogil:
     """Remembers how this shape's columns stand in a message, if they stand so that it helps."""
     cdef size_t size = <size_t>count * sizeof(Lane) + 16
     cdef size_t n
@@ -355,6 +350,11 @@ cdef inline void learn_plan(OpenDecoder self, Table *table, int32_t shape, const
         table.recent = table.oldest
         table.oldest = (table.oldest + 1) % MAX_PLANS
         free(plan.lanes)
+        table.known.size -= plan.size
+        self.memory.size -= plan.size
     plan.lanes = lanes
+    plan.size = size
+    table.known.size += size
+    self.memory.size += size
     plan.count = count
     plan.shape = shape

@@ -6,7 +6,8 @@ from tidegate.wire.open.layout cimport *
 
 # --- values --------------------------------------------------------------------------------------
 
-cdef inline bint text_fits(int reading, const uint8_t *p, size_t n, const uint8_t *limit) noexcept nogil:
+cdef inline bint text_fits(int reading, const uint8_t *p, size_t n,
+                           const uint8_t *limit) noexcept nogil:
     if reading == READ_TEXT:
         return True
     if reading == READ_DECIMAL:
@@ -47,7 +48,8 @@ cdef inline int read_float(Cursor *c, Buffer *text, bint single) noexcept nogil:
     return 1
 
 
-cdef inline int read_value(Cursor *c, Buffer *text, Buffer *aside, int reading, int code) noexcept nogil:
+cdef inline int read_value(Cursor *c, Buffer *text, Buffer *aside, int reading,
+                           int code) noexcept nogil:
     """Appends the text of the value at the cursor: 1, 0 for NULL, -1 a fault. `aside` is scratch."""
     cdef const uint8_t *began
     cdef size_t n, mark = text.used

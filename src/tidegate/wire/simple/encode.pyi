@@ -1,17 +1,7 @@
-"""What the two encoders share of the Simple protocol, compiled: see encode.pyx."""
+"""What the two encoders of the Simple protocol share, compiled: see encode.pyx."""
 
-from collections.abc import Callable
-
-from tidegate.wire.batch.reader import BatchReader
-from tidegate.wire.batch.shapes import ShapeBook
-from tidegate.wire.codec.messages import MessageBuilder
-from tidegate.wire.options import EncodeOptions
+from tidegate.wire.codec.encoder import MessageEncoder
 
 OPTIONS: frozenset[str]
-RECORD_OVERHEAD: int
 
-class SimpleEncoder:
-    def __init__(
-        self, options: EncodeOptions, compress: Callable[[bytes], bytes] | None = None
-    ) -> None: ...
-    def encode(self, reader: BatchReader, shapes: ShapeBook, messages: MessageBuilder) -> None: ...
+class SimpleEncoder(MessageEncoder): ...

@@ -28,16 +28,12 @@ cdef struct ZoneShape:
 
 
 cdef enum:
-    REMEMBERED_TABLES = 128
-    TABLE_BUCKETS = 256
     ZONE_SHAPES = 16
 
 
 # What is remembered of a table: which column each name of its maps is. One block of memory.
 cdef struct Table:
-    Table *next             # the next of the same bucket
-    uint64_t hash           # of head
-    uint64_t used           # when, for eviction
+    KnownTable known        # its hash is that of head
     Span head               # database and table as they stand in a message
     Span database
     Span table
@@ -84,11 +80,6 @@ cdef Span TIMESTAMP
 
 
 cdef class SimpleAvroDecoder(MessageDecoder):
-    cdef Table *tables[REMEMBERED_TABLES]
-    cdef int32_t table_count
-    cdef Table *buckets[TABLE_BUCKETS]
-    cdef Table *last
-    cdef uint64_t clock
     cdef Buffer data        # Entry
     cdef Buffer old         # Entry
     cdef Buffer places      # Place

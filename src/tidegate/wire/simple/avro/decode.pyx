@@ -64,10 +64,10 @@ cdef int _sort(Cursor *c, Buffer *entries) noexcept nogil:
 cdef class SimpleAvroDecoder(MessageDecoder):
     """Decodes messages of the Simple protocol's Avro encoding."""
 
+    def __cinit__(self, *arguments, **options):
+        self.memory.release = release_table
+
     def __dealloc__(self):
-        cdef int32_t i
-        for i in range(self.table_count):
-            free(self.tables[i])
         buffer_free(&self.data)
         buffer_free(&self.old)
         buffer_free(&self.places)
@@ -166,7 +166,8 @@ cdef int _ddl(SimpleAvroDecoder self, Cursor *c) noexcept nogil:
     return _schema_row(self, c, &row, &facts if given else &before)
 
 
-cdef int _schema_row(SimpleAvroDecoder self, Cursor *c, Row *row, const SchemaFacts *facts) noexcept nogil:
+cdef int _schema_row(SimpleAvroDecoder self, Cursor *c, Row *row,
+                     const SchemaFacts *facts) noexcept nogil:
     """Ends a row that brings the schema in `text` and is about the table of `facts`."""
     cdef Extra *extra = self.out.new_extra(row)
     cdef Span text, database = facts.database, table = facts.table
@@ -199,7 +200,7 @@ cdef int _facts(SimpleAvroDecoder self, Cursor *c, RowFacts *f) noexcept nogil:
     """Everything up to the values. The names are not looked at yet, but for their sizes."""
     cdef uint64_t index = 0
     cdef int64_t number = 0
-    f.known = self.last
+    f.known = <Table *>self.memory.last
     f.head.p = c.p
     if f.known != NULL and take(c, f.known.head.p, f.known.head.n):
         f.head.n = f.known.head.n
@@ -290,7 +291,7 @@ cdef int _general(SimpleAvroDecoder self, Cursor *c, RowFacts *f) noexcept nogil
     row.shape = self.out.register_shape(c, &f.database, &f.table, columns, count)
     if row.shape < 0 or end_row(self, c, f, &row) < 0:
         return -1
-    remember_table(self, f, count)
+    learn_table(self, f, count)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Writes Simple's Avro: docs/protocols/simple.md lays the records out."""
 
-from tidegate.model import EncodeError, SchemaNotSeen
+from tidegate.model import SchemaNotSeen
 from tidegate.wire.simple.schema import DDL_TYPES
 
 from tidegate.wire.codec.prelude cimport *
@@ -35,7 +35,6 @@ cdef struct PlanColumn:
 
 cdef class SimpleAvroPlan(SimplePlan):
     cdef PlanColumn *columns
-    cdef list names
     cdef int32_t keys
     cdef bytes head         # up to the names of database and table
     cdef bytes tail         # build time and schema version
@@ -313,7 +312,7 @@ cdef int32_t _put_map(Buffer *b, SimpleAvroPlan plan, const CellsView *cells, in
 cdef class SimpleAvroEncoder(SimpleEncoder):
     """Encodes change batches as messages of the Simple protocol's Avro encoding."""
 
-    cdef SimplePlan new_plan(self, object shape, int64_t version, str database, str table):
+    cdef SimplePlan row_plan(self, object shape, int64_t version, str database, str table):
         cdef SimpleAvroPlan plan = SimpleAvroPlan.__new__(SimpleAvroPlan)
         cdef PlanColumn *column
         cdef const uint8_t *literals
@@ -324,7 +323,6 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
         if plan.columns == NULL:
             raise MemoryError
         texts = []
-        plan.names = []
         for index, told in sorted(enumerate(shape.columns), key=lambda one: one[1].name.encode()):
             if told.code is None or form_of(told.code, told.flags or 0) == FORM_UNKNOWN:
                 raise SchemaNotSeen(database, table, version=version, shape=shape.id)
@@ -343,7 +341,6 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
                 literal += _sized(told.zone or self.options.time_zone)
             column.size = len(literal)
             texts.append(literal)
-            plan.names.append(told.name)
         plan.literals = b"".join(texts) + bytes(32)
         literals = plan.literals
         plan.limit = literals + len(plan.literals)
@@ -353,7 +350,7 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
         plan.room = len(plan.literals) + (len(texts) + 1) * INTEGER_ROOM
         return plan
 
-    cdef int write_row(self, SimplePlan general, Py_ssize_t row, int kind,
+    cdef int write_row(self, SimplePlan general, int64_t row, int kind,
                        const Span *location, bint keys_only, bint says_keys_only) except -1:
         cdef SimpleAvroPlan plan = <SimpleAvroPlan>general
         cdef Buffer *b = &self.messages.value
@@ -408,9 +405,7 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
         if wrong < 0:
             raise MemoryError
         if wrong:
-            raise EncodeError("simple", f"the value in row {row} is none of its column's type",
-                              database=plan.database.decode(), table=plan.table.decode(),
-                              field=plan.names[wrong - 1])
+            raise plan.refusal("a value does not fit its column", plan.columns[wrong - 1].index)
         return 0
 
     cdef bytes watermark(self, int64_t commit_ts):

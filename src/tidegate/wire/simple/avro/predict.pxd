@@ -50,15 +50,15 @@ cdef inline bint predicted_row(SimpleAvroDecoder self, Cursor *c, RowFacts *f) n
     raw >>= 1
     if f.known != NULL and <uint64_t>f.known.count == raw and try_table(self, c, f, f.known):
         return True
-    hash = tg_hash(f.head.p, f.head.n, 0) if f.known == NULL else f.known.hash
-    t = self.buckets[hash & (TABLE_BUCKETS - 1)]
+    hash = tg_hash(f.head.p, f.head.n, 0) if f.known == NULL else f.known.known.hash
+    t = <Table *>first_known(&self.memory, hash)
     while t != NULL and tries < PREDICTIONS:
-        if t != f.known and t.hash == hash and <uint64_t>t.count == raw and \
+        if t != f.known and t.known.hash == hash and <uint64_t>t.count == raw and \
                 same_span(&t.head, &f.head):
             if try_table(self, c, f, t):
                 return True
             tries += 1
-        t = t.next
+        t = <Table *>t.known.next
     return False
 
 
@@ -66,9 +66,7 @@ cdef inline bint try_table(SimpleAvroDecoder self, Cursor *c, RowFacts *f, Table
     """Whether the values are those of this table; otherwise nothing has happened."""
     cdef const uint8_t *values = c.p
     if predicted_values(self, c, f, t):
-        self.clock += 1
-        t.used = self.clock
-        self.last = t
+        self.memory.last = &t.known
         return True
     self.out.rollback()
     c.fault = FAULT_NONE
@@ -76,7 +74,8 @@ cdef inline bint try_table(SimpleAvroDecoder self, Cursor *c, RowFacts *f, Table
     return False
 
 
-cdef inline bint predicted_values(SimpleAvroDecoder self, Cursor *c, RowFacts *f, Table *t) noexcept nogil:
+cdef inline bint predicted_values(SimpleAvroDecoder self, Cursor *c, RowFacts *f,
+                                  Table *t) noexcept nogil:
     cdef Place *after
     cdef Place *before
     cdef const uint8_t *end = c.end
@@ -106,7 +105,8 @@ cdef inline bint predicted_values(SimpleAvroDecoder self, Cursor *c, RowFacts *f
     return row.shape >= 0 and end_row(self, c, f, &row) == 0
 
 
-cdef inline bint find_places(SimpleAvroDecoder self, Cursor *c, Table *t, Place *places, bint wanted) noexcept nogil:
+cdef inline bint find_places(SimpleAvroDecoder self, Cursor *c, Table *t, Place *places,
+                             bint wanted) noexcept nogil:
     """Finds the value of every column in the map here; if none is wanted, that there is none.
     TG_AVRO_AHEAD bytes behind the message may be read."""
     cdef const uint8_t *p = c.p
@@ -179,7 +179,8 @@ cdef inline bint predicted_cells(SimpleAvroDecoder self, Cursor *c, Table *t, Ce
     return True
 
 
-cdef inline int32_t zone_shape(SimpleAvroDecoder self, Cursor *c, Table *t, uint64_t zones) noexcept nogil:
+cdef inline int32_t zone_shape(SimpleAvroDecoder self, Cursor *c, Table *t,
+                               uint64_t zones) noexcept nogil:
     """The shape with a zone at these columns. -1: a fault."""
     cdef ShapeColumn *columns
     cdef ZoneShape *known

@@ -6,54 +6,27 @@ from tidegate.wire.simple.avro.layout cimport *
 
 
 # What is remembered of tables
-cdef inline void remember_table(SimpleAvroDecoder self, RowFacts *f, int32_t count) noexcept nogil:
+cdef inline void learn_table(SimpleAvroDecoder self, RowFacts *f, int32_t count) noexcept nogil:
     """Remembers the table of the row just read, whose columns are in `columns`, with the zones
     known before. Without memory, nothing is remembered."""
     cdef const ShapeColumn *columns = <const ShapeColumn *>self.columns.data
     cdef Table *fresh
-    cdef Table *known
-    cdef Table *victim
-    cdef int32_t i
+    cdef Table *earlier
     if count == 0 or count > COLUMNS or f.head.n > HEAD_SIZE:
         return
     fresh = make_table(f, columns, count)
     if fresh == NULL:
         return
-    known = self.buckets[fresh.hash & (TABLE_BUCKETS - 1)]
-    while known != NULL and not same_columns(known, fresh):
-        known = known.next
-    if known != NULL:
-        join_zones(fresh, known)
-    victim = known
-    if victim == NULL and self.table_count == REMEMBERED_TABLES:
-        victim = self.tables[0]
-        for i in range(1, REMEMBERED_TABLES):
-            if self.tables[i].used < victim.used:
-                victim = self.tables[i]
-    if victim != NULL:
-        forget_table(self, victim)
-    fresh.next = self.buckets[fresh.hash & (TABLE_BUCKETS - 1)]
-    self.buckets[fresh.hash & (TABLE_BUCKETS - 1)] = fresh
-    self.tables[self.table_count] = fresh
-    self.table_count += 1
-    self.clock += 1
-    fresh.used = self.clock
-    self.last = fresh
+    earlier = <Table *>first_known(&self.memory, fresh.known.hash)
+    while earlier != NULL and not same_columns(earlier, fresh):
+        earlier = <Table *>earlier.known.next
+    if earlier != NULL:
+        join_zones(fresh, earlier)
+        forget_table(&self.memory, &earlier.known)
+    remember_table(&self.memory, &fresh.known)
 
 
-cdef inline void forget_table(SimpleAvroDecoder self, Table *t) noexcept nogil:
-    cdef Table **link = &self.buckets[t.hash & (TABLE_BUCKETS - 1)]
-    cdef int32_t i
-    while link[0] != t:
-        link = &link[0].next
-    link[0] = t.next
-    for i in range(self.table_count):
-        if self.tables[i] == t:
-            self.table_count -= 1
-            self.tables[i] = self.tables[self.table_count]
-            break
-    if self.last == t:
-        self.last = NULL
+cdef inline void release_table(KnownTable *t) noexcept nogil:
     free(t)
 
 
@@ -66,7 +39,7 @@ cdef inline void plain_column(ShapeColumn *column, const Span *name) noexcept no
 
 cdef inline bint same_columns(const Table *a, const Table *b) noexcept nogil:
     cdef int32_t i
-    if a.hash != b.hash or a.count != b.count or not same_span(&a.head, &b.head):
+    if a.known.hash != b.known.hash or a.count != b.count or not same_span(&a.head, &b.head):
         return False
     for i in range(a.count):
         if not same_span(&a.columns[i].name, &b.columns[i].name):
@@ -98,7 +71,7 @@ cdef inline uint8_t *keep_text(uint8_t *text, const uint8_t *p, size_t n, Span *
 
 
 cdef inline Table *make_table(const RowFacts *f, const ShapeColumn *columns,
-                        int32_t count) noexcept nogil:
+                              int32_t count) noexcept nogil:
     """NULL: there is no memory, or the table cannot be predicted."""
     cdef size_t names = 0, size, buckets = 4
     cdef int32_t i
@@ -123,7 +96,8 @@ cdef inline Table *make_table(const RowFacts *f, const ShapeColumn *columns,
     t.index = <uint16_t *>(t.columns + count)
     t.chain = t.index + buckets
     text = <uint8_t *>(t.chain + count)
-    t.hash = tg_hash(f.head.p, f.head.n, 0)
+    t.known.hash = tg_hash(f.head.p, f.head.n, 0)
+    t.known.size = size
     t.database.p = text + (f.database.p - f.head.p)
     t.database.n = f.database.n
     t.table.p = text + (f.table.p - f.head.p)
@@ -175,7 +149,8 @@ cdef inline int index_names(Table *t, size_t buckets) noexcept nogil:
     return -1 if longest > CHAIN else 0
 
 
-cdef inline int32_t spread_names(Table *t, size_t buckets, uint64_t factor, int32_t *longest) noexcept nogil:
+cdef inline int32_t spread_names(Table *t, size_t buckets, uint64_t factor,
+                                 int32_t *longest) noexcept nogil:
     """Fills the buckets; how many names met others there, and in how large a crowd."""
     cdef int32_t i, met = 0, crowd
     cdef uint16_t other

@@ -36,18 +36,13 @@ cdef struct ZoneShape:
 
 
 cdef enum:
-    REMEMBERED_TABLES = 64
-    TABLE_BUCKETS = 128
     ZONE_SHAPES = 16
 
 
 # What is remembered of a table: the bytes that stand between the values of its messages.
 cdef struct Table:
-    Table *next             # the next of the same bucket
-    uint64_t hash           # of both names
-    uint64_t used           # when, for eviction
+    KnownTable known        # its hash is that of both names
     uint8_t *text           # the memory of all names and literals
-    size_t size             # of everything
     Span database
     Span table
     Span head               # `{"version":1,"database":"d","table":"t","tableID":`
@@ -126,7 +121,6 @@ cdef enum:
 cdef enum:
     PREDICTABLE_ZONES = 64  # the bits of ZoneShape.zones
     PREDICTIONS = 4         # how many column lists of one table are tried on a message
-    LARGE_TABLE = 1 << 20   # bytes: at most one such table is remembered
     MAX_NUMBER = 80         # bytes of a column's default: longer than any of MySQL's
     MAX_DIGITS = 4000       # Python reads whole numbers of at most 4300 digits
 
@@ -158,11 +152,6 @@ cdef inline int read_timestamp(Cursor *c, int64_t *out) noexcept nogil:
 
 
 cdef class SimpleJsonDecoder(MessageDecoder):
-    cdef Table *tables[REMEMBERED_TABLES]
-    cdef int32_t table_count
-    cdef Table *buckets[TABLE_BUCKETS]
-    cdef Table *last
-    cdef uint64_t clock
     cdef Buffer data        # Member
     cdef Buffer old         # Member
     cdef Buffer slots       # int32: where the members of data, then of old stand, by column

@@ -51,11 +51,10 @@ TIMESTAMP = _literal(b'timestamp')
 cdef class SimpleJsonDecoder(MessageDecoder):
     """Decodes messages of the Simple protocol's JSON encoding."""
 
+    def __cinit__(self, *arguments, **options):
+        self.memory.release = release_table
+
     def __dealloc__(self):
-        cdef int32_t i
-        for i in range(self.table_count):
-            free(self.tables[i].text)
-            free(self.tables[i])
         buffer_free(&self.data)
         buffer_free(&self.old)
         buffer_free(&self.slots)
@@ -153,19 +152,8 @@ cdef int _schema_text(SimpleJsonDecoder self, Facts *f, Span *out) noexcept nogi
     return self.out.keep(out, out)
 
 
-cdef int _row(SimpleJsonDecoder self, Cursor *c, Facts *f) noexcept nogil:
-    """INSERT, UPDATE or DELETE. The shape's columns are those of `data`, of a DELETE of `old`."""
-    cdef Row row
-    cdef Extra *extra
-    cdef Buffer *side = &self.old if f.type == TYPE_DELETE else &self.data
-    cdef Member *members = members_of(side)
-    cdef Member *old = members_of(&self.old)
-    cdef int32_t count = count_of(side)
-    cdef int32_t i, culprit = 0
-    cdef int32_t *slots
-    cdef uint8_t *bits
-    cdef Table *t
-    cdef int placed
+cdef int _check_members(SimpleJsonDecoder self, Cursor *c, const Facts *f) noexcept nogil:
+    """A row change has the members that its type asks for."""
     cdef uint32_t wanted = MEMBER_DATABASE | MEMBER_TABLE | MEMBER_SCHEMA_VERSION
     if f.type != TYPE_DELETE:
         wanted |= MEMBER_DATA
@@ -180,6 +168,46 @@ cdef int _row(SimpleJsonDecoder self, Cursor *c, Facts *f) noexcept nogil:
         wanted &= ~(MEMBER_DATA | MEMBER_OLD)
     if wanted & ~f.has:
         return fail(c, FAULT_MISSING)
+    return 0
+
+
+cdef int _put_extra(SimpleJsonDecoder self, Cursor *c, const Facts *f, Row *row) noexcept nogil:
+    """The flags of a row, its claim check and its checksum."""
+    cdef Extra *extra
+    # TiCDC marks claim checks as handle-key-only too.
+    if f.claim_check.n:
+        row.flags |= FLAG_CLAIM_CHECK
+    elif f.handle_key_only:
+        row.flags |= FLAG_HANDLE_KEY_ONLY
+    if f.claim_check.n or f.has & MEMBER_CHECKSUM:
+        extra = self.out.new_extra(row)
+        if extra == NULL:
+            return fail(c, FAULT_MEMORY)
+        if f.claim_check.n and self.out.keep(&f.claim_check, &extra.claim_check) < 0:
+            return fail(c, FAULT_MEMORY)
+        if f.has & MEMBER_CHECKSUM:
+            extra.has_checksum = True
+            extra.checksum = f.checksum
+            row.flags |= FLAG_CHECKSUM
+            if f.checksum.corrupted:
+                row.flags |= FLAG_CORRUPTED
+    return 0
+
+
+cdef int _row(SimpleJsonDecoder self, Cursor *c, Facts *f) noexcept nogil:
+    """INSERT, UPDATE or DELETE. The shape's columns are those of `data`, of a DELETE of `old`."""
+    cdef Row row
+    cdef Buffer *side = &self.old if f.type == TYPE_DELETE else &self.data
+    cdef Member *members = members_of(side)
+    cdef Member *old = members_of(&self.old)
+    cdef int32_t count = count_of(side)
+    cdef int32_t i, culprit = 0
+    cdef int32_t *slots
+    cdef uint8_t *bits
+    cdef Table *t
+    cdef int placed
+    if _check_members(self, c, f) < 0:
+        return -1
     if buffer_reserve(&self.slots, 2 * <size_t>count * sizeof(int32_t)) < 0:
         return fail(c, FAULT_MEMORY)
     slots = <int32_t *>self.slots.data
@@ -194,7 +222,7 @@ cdef int _row(SimpleJsonDecoder self, Cursor *c, Facts *f) noexcept nogil:
         if _join_zones(c, members, old, slots, count) < 0:
             return -1
     if _learns_zones(t, members, slots):
-        t = remember_table(self, c, f, members, count, t)
+        t = learn_table(self, c, f, members, count, t)
         if t == NULL:
             return -1
     row_init(&row, KIND_INSERT if f.type == TYPE_INSERT else
@@ -225,23 +253,8 @@ cdef int _row(SimpleJsonDecoder self, Cursor *c, Facts *f) noexcept nogil:
             for i in range(count):
                 if slots[i] < 0:
                     bits[i >> 3] |= <uint8_t>(1 << (i & 7))
-    # TiCDC marks claim checks as handle-key-only too.
-    if f.claim_check.n:
-        row.flags |= FLAG_CLAIM_CHECK
-    elif f.handle_key_only:
-        row.flags |= FLAG_HANDLE_KEY_ONLY
-    if f.claim_check.n or f.has & MEMBER_CHECKSUM:
-        extra = self.out.new_extra(&row)
-        if extra == NULL:
-            return fail(c, FAULT_MEMORY)
-        if f.claim_check.n and self.out.keep(&f.claim_check, &extra.claim_check) < 0:
-            return fail(c, FAULT_MEMORY)
-        if f.has & MEMBER_CHECKSUM:
-            extra.has_checksum = True
-            extra.checksum = f.checksum
-            row.flags |= FLAG_CHECKSUM
-            if f.checksum.corrupted:
-                row.flags |= FLAG_CORRUPTED
+    if _put_extra(self, c, f, &row) < 0:
+        return -1
     return self.out.add_row(c, &row)
 
 

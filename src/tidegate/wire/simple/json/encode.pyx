@@ -116,10 +116,10 @@ cdef int _put_side(Buffer *b, const tg_written *columns, int32_t count, size_t l
 cdef class SimpleJsonEncoder(SimpleEncoder):
     """Encodes change batches as messages of the Simple protocol's JSON encoding."""
 
-    cdef SimplePlan new_plan(self, object shape, int64_t version, str database, str table):
+    cdef SimplePlan row_plan(self, object shape, int64_t version, str database, str table):
         return SimpleJsonPlan(shape, version, database, table, self.options.build_ts, self.options.time_zone)
 
-    cdef int write_row(self, SimplePlan general, Py_ssize_t row, int kind, const Span *location,
+    cdef int write_row(self, SimplePlan general, int64_t row, int kind, const Span *location,
                        bint keys_only, bint says_keys_only) except -1:
         cdef SimpleJsonPlan plan = general
         cdef Buffer *b = &self.messages.value

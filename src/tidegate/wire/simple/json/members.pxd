@@ -14,7 +14,8 @@ cdef inline int32_t count_of(const Buffer *b) noexcept nogil:
     return <int32_t>(b.used // sizeof(Member))
 
 
-cdef inline const uint8_t *plain_string(const Cursor *c, const uint8_t *p, Span *out) noexcept nogil:
+cdef inline const uint8_t *plain_string(const Cursor *c, const uint8_t *p,
+                                        Span *out) noexcept nogil:
     """A string at p without escapes: what is behind it, or NULL for any other."""
     cdef unsigned int high = 0
     if p >= c.end or p[0] != c'"':
@@ -69,7 +70,8 @@ cdef inline int read_members(SimpleJsonDecoder self, Cursor *c, Facts *f) noexce
             return -1
 
 
-cdef inline int read_member(SimpleJsonDecoder self, Cursor *c, Facts *f, const Span *name) noexcept nogil:
+cdef inline int read_member(SimpleJsonDecoder self, Cursor *c, Facts *f,
+                            const Span *name) noexcept nogil:
     """The value of one member of the message."""
     cdef const uint8_t *at = c.p
     cdef int64_t version = 0

@@ -6,7 +6,7 @@ A message that is not as predicted is left to the general path, which gives the 
 from tidegate.wire.codec.prelude cimport *
 from tidegate.wire.simple.json.decode cimport *
 from tidegate.wire.simple.json.layout cimport *
-from tidegate.wire.simple.json.tables cimport hash_names, mark_used, plain_column
+from tidegate.wire.simple.json.tables cimport hash_names, plain_column
 
 
 # --- small readers --------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ cdef inline bint take_known(Cursor *c, Remembered *known, int64_t *out) noexcept
 
 
 cdef inline bint remember_text(Cursor *c, const uint8_t *began, int64_t value,
-                                Remembered *known) noexcept nogil:
+                               Remembered *known) noexcept nogil:
     """Remembers what stands between `began` and a comma at the cursor; False: there is none."""
     if c.p >= c.end or c.p[0] != c',' or c.p - began >= REMEMBERED_BYTES:
         return False
@@ -77,17 +77,17 @@ cdef inline bint predicted_message(SimpleJsonDecoder self, Cursor *c) noexcept n
     cdef int tries = 0
     while t != NULL and tries < PREDICTIONS:
         if predicted_row(self, c, t):
-            mark_used(self, t)
+            self.memory.last = &t.known
             return True
         self.out.rollback()
         c.fault = FAULT_NONE
         c.p = behind_head
         tries += 1
         # Others of the same table: with other columns, or with the handle key alone.
-        t = self.buckets[first.hash & (TABLE_BUCKETS - 1)] if t == first else t.next
-        while t != NULL and (t == first or t.hash != first.hash or
+        t = <Table *>(first_known(&self.memory, first.known.hash) if t == first else t.known.next)
+        while t != NULL and (t == first or t.known.hash != first.known.hash or
                              not same_span(&t.head, &first.head)):
-            t = t.next
+            t = <Table *>t.known.next
     c.p = c.start
     return False
 
@@ -97,7 +97,7 @@ cdef inline Table *predicted_table(SimpleJsonDecoder self, Cursor *c) noexcept n
     cdef Span database, table
     cdef unsigned int ignored = 0
     cdef uint64_t hash
-    cdef Table *t = self.last
+    cdef Table *t = <Table *>self.memory.last
     if t != NULL and take(c, t.head.p, t.head.n):
         return t
     if not take(c, HEAD.p, HEAD.n):
@@ -110,12 +110,12 @@ cdef inline Table *predicted_table(SimpleJsonDecoder self, Cursor *c) noexcept n
     table.p = c.p
     table.n = tg_plain_run(c.p, c.end, c.limit, &ignored)
     hash = hash_names(&database, &table)
-    t = self.buckets[hash & (TABLE_BUCKETS - 1)]
+    t = <Table *>first_known(&self.memory, hash)
     c.p = c.start
     while t != NULL:
-        if t.hash == hash and take(c, t.head.p, t.head.n):
+        if t.known.hash == hash and take(c, t.head.p, t.head.n):
             return t
-        t = t.next
+        t = <Table *>t.known.next
     return NULL
 
 
@@ -177,7 +177,8 @@ cdef inline bint predicted_row(SimpleJsonDecoder self, Cursor *c, Table *t) noex
     return row.shape >= 0 and self.out.add_row(c, &row) >= 0
 
 
-cdef inline int32_t zone_shape(SimpleJsonDecoder self, Cursor *c, Table *t, uint64_t zones) noexcept nogil:
+cdef inline int32_t zone_shape(SimpleJsonDecoder self, Cursor *c, Table *t,
+                               uint64_t zones) noexcept nogil:
     """The shape of the table's rows when the columns of these bits carry their zone."""
     cdef uint32_t i
     cdef int32_t column, shape
@@ -205,7 +206,8 @@ cdef inline int32_t zone_shape(SimpleJsonDecoder self, Cursor *c, Table *t, uint
     return shape
 
 
-cdef inline bint predicted_side(Cursor *c, const Table *t, Cells *cells, uint64_t *zones) noexcept nogil:
+cdef inline bint predicted_side(Cursor *c, const Table *t, Cells *cells,
+                                uint64_t *zones) noexcept nogil:
     """`data` or `old` as predicted: its cells are put."""
     cdef tg_members m
     cdef const tg_expected *x = t.expected

@@ -37,7 +37,7 @@ cdef enum:
 
 
 cdef inline int place_members(const Table *t, const Member *members, int32_t count, int32_t *slots,
-                int32_t *culprit) noexcept nogil:
+                              int32_t *culprit) noexcept nogil:
     """slots[column] = member, -1 where there is none; what else is wrong with which member."""
     cdef int32_t i, column
     memset(slots, 0xff, <size_t>t.count * sizeof(int32_t))
@@ -56,77 +56,45 @@ cdef inline int place_members(const Table *t, const Member *members, int32_t cou
 
 
 # What is remembered of tables
-cdef inline Table *table_of(SimpleJsonDecoder self, Cursor *c, Facts *f, Member *members, int32_t count) noexcept nogil:
+cdef inline Table *table_of(SimpleJsonDecoder self, Cursor *c, Facts *f, Member *members,
+                            int32_t count) noexcept nogil:
     """The remembered table with these columns, or a new one; slots are filled. NULL: a fault."""
     cdef uint64_t hash = hash_names(&f.database, &f.table)
-    cdef Table *t = self.buckets[hash & (TABLE_BUCKETS - 1)]
+    cdef KnownTable *known = first_known(&self.memory, hash)
+    cdef Table *t
     cdef int32_t culprit = 0
     cdef int placed
-    while t != NULL:
-        if t.hash == hash and t.count == count and same_span(&t.database, &f.database) and \
+    while known != NULL:
+        t = <Table *>known
+        if known.hash == hash and t.count == count and same_span(&t.database, &f.database) and \
                 same_span(&t.table, &f.table):
             placed = place_members(t, members, count, <int32_t *>self.slots.data, &culprit)
             if placed == TWICE:
                 fail_at(c, FAULT_DUPLICATE, members[culprit].at)
                 return NULL
             if placed == PLACED:
-                mark_used(self, t)
+                self.memory.last = known
                 return t
-        t = t.next
-    return remember_table(self, c, f, members, count, NULL)
+        known = known.next
+    return learn_table(self, c, f, members, count, NULL)
 
 
-cdef inline Table *remember_table(SimpleJsonDecoder self, Cursor *c, Facts *f,
-                                  const Member *members, int32_t count,
-                                  Table *earlier) noexcept nogil:
+cdef inline Table *learn_table(SimpleJsonDecoder self, Cursor *c, Facts *f, const Member *members,
+                               int32_t count, Table *earlier) noexcept nogil:
     """Remembers a table. `earlier` is what was known of it: its zones are kept, and its place."""
     cdef Table *fresh = make_table(self, c, f, members, count, earlier)
-    cdef Table *victim = earlier
-    cdef int32_t i, ignored = 0
+    cdef int32_t ignored = 0
     if fresh == NULL:
         return NULL
-    for i in range(self.table_count):
-        # The memory of one hostile message is kept for a while, but not that of many.
-        if fresh.size > LARGE_TABLE and self.tables[i].size > LARGE_TABLE:
-            victim = self.tables[i]
-    if earlier != NULL and victim != earlier:
-        forget_table(self, earlier)
-    if victim == NULL and self.table_count == REMEMBERED_TABLES:
-        victim = self.tables[0]
-        for i in range(1, REMEMBERED_TABLES):
-            if self.tables[i].used < victim.used:
-                victim = self.tables[i]
-    if victim != NULL:
-        forget_table(self, victim)
-    fresh.next = self.buckets[fresh.hash & (TABLE_BUCKETS - 1)]
-    self.buckets[fresh.hash & (TABLE_BUCKETS - 1)] = fresh
-    self.tables[self.table_count] = fresh
-    self.table_count += 1
-    mark_used(self, fresh)
+    if earlier != NULL:
+        forget_table(&self.memory, &earlier.known)
+    remember_table(&self.memory, &fresh.known)
     place_members(fresh, members, count, <int32_t *>self.slots.data, &ignored)
     return fresh
 
 
-cdef inline void mark_used(SimpleJsonDecoder self, Table *t) noexcept nogil:
-    self.clock += 1
-    t.used = self.clock
-    self.last = t
-
-
-cdef inline void forget_table(SimpleJsonDecoder self, Table *t) noexcept nogil:
-    cdef Table **link = &self.buckets[t.hash & (TABLE_BUCKETS - 1)]
-    cdef int32_t i
-    while link[0] != t:
-        link = &link[0].next
-    link[0] = t.next
-    for i in range(self.table_count):
-        if self.tables[i] == t:
-            self.table_count -= 1
-            self.tables[i] = self.tables[self.table_count]
-            break
-    if self.last == t:
-        self.last = NULL
-    free(t.text)
+cdef inline void release_table(KnownTable *t) noexcept nogil:
+    free((<Table *>t).text)
     free(t)
 
 
@@ -165,12 +133,12 @@ cdef inline Table *make_table(SimpleJsonDecoder self, Cursor *c, Facts *f, const
     t.expected = <tg_expected *>(t.columns + count)
     t.index = <uint16_t *>(t.expected + count)
     t.index_mask = slots - 1
-    t.hash = hash_names(&f.database, &f.table)
+    t.known.hash = hash_names(&f.database, &f.table)
     if write_literals(&self.text, t, f, ordered, earlier) < 0:
         free(t)
         fail(c, FAULT_MEMORY)
         return NULL
-    t.size = fixed + self.text.used
+    t.known.size = fixed + self.text.used
     for i in range(count):
         at = <uint32_t>tg_hash(t.columns[i].name.p, t.columns[i].name.n, 0) & t.index_mask
         while t.index[at]:
@@ -202,7 +170,7 @@ cdef inline int put_raw(Buffer *b, const Span *text, Span *at) noexcept nogil:
 
 
 cdef inline int write_literals(Buffer *b, Table *t, const Facts *f, const Member **ordered,
-                         const Table *earlier) noexcept nogil:
+                               const Table *earlier) noexcept nogil:
     """Fills in the names and literals of a table, in memory of its own. -1: there is none."""
     cdef TableColumn *column
     cdef tg_expected *x
