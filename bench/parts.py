@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.feeds import uri
 from tidegate.changefeed.config.changefeed import ChangefeedConfig
-from tidegate.lake.apply.last_changes import LastChanges
+from tidegate.lake.apply.last_changes import LatestRows
 from tidegate.lake.changelog.changelog import CONTROL, OF_ROWS, as_rows, columns
 from tidegate.lake.storage.file_store import FileStore
 from tidegate.lake.storage.log_files import LogFile, LogWriter, WrittenFile, read_files
@@ -71,7 +71,7 @@ def turn(parts: Parts, source: KafkaSource, folder: str) -> tuple[int, list[Writ
     files = [WrittenFile.of(row) for report in reports for row in report.to_pylist()]
     of_rows = [LogFile(file.path, file.bytes) for file in files if file.partition == ("false",)]
     parts.time(
-        "read for a step", lambda: list(read_files(FileStore(), of_rows, OF_ROWS, list(LastChanges.READ)))
+        "read for a step", lambda: list(read_files(FileStore(), of_rows, OF_ROWS, list(LatestRows.READ)))
     )
     return sum(batch.num_rows for batch in messages), files
 

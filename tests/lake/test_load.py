@@ -16,6 +16,7 @@ from tests.model_check.golden_feeds import golden_feed
 from tests.support import corpus, dumps, killed_load
 from tests.support.lake import contents, expected, fill, new_lake
 from tests.support.table_model import model_of
+from tests.support.tidb_proxy import Refusal, tidb_proxy
 from tests.support.upstream_tables import UNKNOWN, capture, put
 from tidegate.lake import Lake
 from tidegate.lake.apply.plan.tables import State
@@ -36,6 +37,7 @@ from tidegate.upstream.detection import open_database
 from tidegate.upstream.dump import Dump
 from tidegate.upstream.errors import SnapshotLost
 from tidegate.upstream.server import DatabaseServer
+from tidegate.upstream.tidb import TiDB
 from tidegate.wire import CAPTURE_SCHEMA, write_capture
 from tidegate.workload import workload
 
@@ -280,3 +282,64 @@ def test_a_load_that_is_killed_continues_at_the_same_instant(spark, tmp_path):
     assert mirror.state.applied_ts == golden_feed(variant.name).watermark
     for instant, _ in lake.snapshots.instants():
         check(lake, mirror, variant, instant)
+
+
+# --- from TiDB ------------------------------------------------------------------------------------
+
+
+class PlayedTidb:
+    """TiDB in front of MariaDB, whose present is `now`; instants in `lost` cannot be read."""
+
+    def __init__(self, proxy, now):
+        self.now, self.lost, self.reads = now, set(), []
+        self.database = TiDB(proxy.server)
+        self._read = now
+        proxy.answer(r"SET SESSION tidb_.*", [])
+        proxy.answer(r"SET SESSION tidb_snapshot = '(\d+)'", self._snapshot)
+        proxy.answer("SHOW MASTER STATUS", lambda _: [("tidb-binlog", str(self._read), "", "", "")])
+        proxy.answer("SELECT @@global.*", [("10m0s", "86400")])
+        proxy.answer(r"SELECT VARIABLE_VALUE FROM mysql.tidb .*", [])
+        proxy.answer(
+            r"(.*) TABLESAMPLE REGIONS\(\)(.*)", lambda match: f"{match[1]}{match[2]} LIMIT 3"
+        )
+
+    def _snapshot(self, match):
+        ts = int(match[1])
+        self.reads.append(ts)
+        if ts in self.lost:
+            return Refusal(8055, "snapshot is older than GC safe point")
+        self._read = ts
+        return []
+
+    def lose(self, new):
+        """The instant that is being read is lost, and time goes on."""
+        self.lost.add(self._read)
+        self.now = self._read = new
+
+
+def test_a_snapshot_that_is_lost_in_a_task_is_noticed_and_the_load_begins_again(
+    monkeypatch, spark, tmp_path, maria
+):
+    source = workload("bank", rows=300, seed=3, rate=100)
+    first, second = middle_of(source, "insert"), middle_of(source, "watermark") + (5000 << 18)
+    put(maria, source, first)
+    lake = new_lake(spark, tmp_path / "lake")
+    with tidb_proxy(maria.port) as proxy:
+        tidb = PlayedTidb(proxy, first)
+
+        def boundary(name):
+            if name == "loaded part" and tidb.now == first:
+                put(maria, source, second)
+                tidb.lose(second)
+
+        target = LoadTarget({}, routes=Routes(RULES), threads=1)
+        loader = Loader(
+            lake, DatabaseSource(tidb.database, target_bytes=1), target, boundary=boundary
+        )
+        monkeypatch.setattr(staging, "PARTS_A_TASK", 0)
+        assert loader.run().applied_ts == second
+    assert loader.progress.attempt == 2
+    assert set(tidb.reads) == {first, second}
+    assert loader.progress.holds_seconds is not None
+    assert_workload(lake, source, second)
+    assert len(lake.tables.locate()) == len(truth_at(source, second))
