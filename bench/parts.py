@@ -71,7 +71,8 @@ def turn(parts: Parts, source: KafkaSource, folder: str) -> tuple[int, list[Writ
     files = [WrittenFile.of(row) for report in reports for row in report.to_pylist()]
     of_rows = [LogFile(file.path, file.bytes) for file in files if file.partition == ("false",)]
     parts.time(
-        "read for a step", lambda: list(read_files(FileStore(), of_rows, OF_ROWS, list(LatestRows.READ)))
+        "read for a step",
+        lambda: list(read_files(FileStore(), of_rows, OF_ROWS, list(LatestRows.READ))),
     )
     return sum(batch.num_rows for batch in messages), files
 
