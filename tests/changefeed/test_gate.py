@@ -498,6 +498,14 @@ def test_a_load_has_all_changes_up_to_its_instant_whichever_partition_brings_the
     assert not split.late.num_rows
 
 
+def test_the_instant_of_a_load_is_not_released_once_more():
+    again = loaded(20).release(30).again
+    assert again.above >= again.up_to
+    found = gate(1)
+    found.mark_applied(20)
+    assert (found.release(30).again.above, found.release(30).again.up_to) == (19, 20)
+
+
 def test_a_statement_at_the_instant_of_a_load_is_done():
     found = loaded(20)
     found.observe(batch(watermark(30, "0/3")))
