@@ -1,7 +1,8 @@
 """Feeds mutated messages to every decoder and checks what must always hold.
 
 No crash (run it on the sanitizer's build: `make fuzz`), no hang, a valid Arrow batch, unharmed
-neighbours, and nothing lost: each message is at least one row, or an error row with a reason.
+neighbours, and nothing lost: each message is at least one row, or an error row with a reason. A
+message that is decoded alone gives the same rows as in the batch, where earlier messages predict it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fuzz.mutate import mutate
 from tests.support import corpus
@@ -94,7 +96,39 @@ def check(protocol: str, messages: list[tuple[bytes | None, bytes | None]], good
     }
     if lost:
         raise Finding(f"nothing became of messages {sorted(lost)[:5]}")
+    compare_alone(protocol, messages, batch)
     return errors
+
+
+def events_of(batch: pa.RecordBatch) -> pa.Table:
+    """The rows that stand for events; the others are shapes."""
+    return pa.Table.from_batches([batch]).filter(pc.greater_equal(batch["event"], 0))
+
+
+def compare_alone(
+    protocol: str, messages: list[tuple[bytes | None, bytes | None]], batch: pa.RecordBatch
+) -> None:
+    """Every message gives the same rows alone as in the batch, errors included."""
+    alone = [
+        events_of(
+            decode_batch(
+                protocol,
+                pa.array([key], pa.binary()),
+                pa.array([value], pa.binary()),
+                offsets=pa.array([offset], pa.int64()),
+            )
+        )
+        for offset, (key, value) in enumerate(messages)
+    ]
+    together = events_of(batch)
+    if pa.concat_tables(alone).equals(together):
+        return
+    for offset, rows in enumerate(alone):
+        same = together.filter(pc.equal(together["offset"], offset))
+        if not rows.combine_chunks().equals(same.combine_chunks()):
+            raise Finding(
+                f"message {offset} alone gives {rows.to_pylist()}, in the batch {same.to_pylist()}"
+            )
 
 
 def fuzz(name: str, count: int, seconds: float, seed: int) -> tuple[int, int]:
