@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from zlib import crc32
 
 import pyarrow as pa
@@ -99,6 +100,20 @@ def test_a_workload_that_was_loaded_in_its_middle_is_followed_exactly(name, seed
     assert not run.problems, f"seed {seed}, loaded at {ts}: {run.described()}"
 
 
+def silenced(feed: CutFeed, topic: str) -> CutFeed:
+    """A feed whose topics with this beginning get nothing after the last statement that they had."""
+
+    def statement_at(message):
+        return (
+            message.topic.startswith(topic) and "ddl" in feed.decode([message])["kind"].to_pylist()
+        )
+
+    last = max(message.at for message in feed.messages if statement_at(message))
+    kept = [each for each in feed.messages if not each.topic.startswith(topic) or each.at <= last]
+    numbered = tuple(each._replace(at=number) for number, each in enumerate(kept))
+    return replace(feed, messages=numbered)
+
+
 @pytest.mark.parametrize("seed", range(20 if ALL else 2))
 def test_topics_that_tables_left_before_the_load_are_not_waited_for(seed):
     """`orders` drops a table; with a topic per table no watermark comes by its topic again."""
@@ -106,7 +121,7 @@ def test_topics_that_tables_left_before_the_load_are_not_waited_for(seed):
     settings = random_settings(chance)
     while not (settings.topic_per_table and settings.has_watermarks):
         settings = random_settings(chance)
-    feed = WorkloadSender("orders", settings, chance).send()
+    feed = silenced(WorkloadSender("orders", settings, chance).send(), "shop_audit")
     ts = statements(feed)[-1]
     assert "audit_archive" not in {name for _, name in feed.truth.at(ts)}
     run = LoadedRun(feed, random_cut(chance, chance.choice(KINDS_WITH_WATERMARKS)), ts).play()
