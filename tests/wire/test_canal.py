@@ -861,6 +861,17 @@ def test_every_change_of_a_byte_reads_as_it_does_alone(kind):
     assert found == alone
 
 
+@pytest.mark.parametrize("number", [2**64, 2**63, -(2**63) - 1, 10**30])
+def test_sql_type_out_of_range_is_refused_after_good_messages(number):
+    # The number of an unsigned column depends on its value, so that it is no part of a prediction.
+    types = {"id": "int unsigned", "name": "varchar"}
+    good = dml(types=types, sqlType={"id": 4, "name": 12}, data=[{"id": "1", "name": "a"}])
+    bad = good | {"sqlType": {"id": number, "name": 12}}
+    alone = events(bad)
+    assert [event["kind"] for event in alone] == ["error"]
+    assert events(good, good, bad)[2]["error"] == alone[0]["error"]
+
+
 def test_mysql_type_is_compared_entry_by_entry():
     """Of the same length, of the same entries, and yet another table."""
     kinds = {"a1": "int", "a2": "bit", "a3": "int"}

@@ -1,4 +1,4 @@
-"""What an encoder can be told: TiCDC's own settings by TiCDC's own names (with underscores)."""
+"""The settings of an encoder: TiCDC's own, by TiCDC's own names (with underscores)."""
 
 from __future__ import annotations
 

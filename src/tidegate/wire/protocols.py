@@ -1,7 +1,7 @@
 """The two calls of this layer: messages to a change batch, and a change batch to messages.
 
-Each protocol has a module of its own with a `Decoder` and an `Encoder`; Simple has two, told apart
-by the first byte of each message.
+Each protocol has a package of its own with a `Decoder` and an `Encoder`; Simple has two encodings,
+detected from the first byte of each message.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ def sniff(key: bytes | None, value: bytes | None) -> Sniffed | None:
     if plain is not None:
         return plain
     for algorithm in ("lz4", "snappy"):
-        found = _compressed(algorithm, key, value)
-        if found is not None:
-            return found
+        sniffed = _compressed(algorithm, key, value)
+        if sniffed is not None:
+            return sniffed
     return None
 
 
@@ -48,14 +48,14 @@ def sniff_all(messages: Iterable[tuple[bytes | None, bytes | None]]) -> Sniffed 
     """The protocol that most of these messages have."""
     counts: dict[Sniffed, int] = {}
     for key, value in messages:
-        found = sniff(key, value)
-        if found is not None:
-            counts[found] = counts.get(found, 0) + 1
+        sniffed = sniff(key, value)
+        if sniffed is not None:
+            counts[sniffed] = counts.get(sniffed, 0) + 1
     # Watermarks of the open protocol are never compressed: rows and DDL tell.
-    compressed = [found for found in counts if found.compression]
+    compressed = [sniffed for sniffed in counts if sniffed.compression]
     if compressed:
-        counts = {found: counts[found] for found in compressed}
-    return max(counts, key=lambda found: counts[found], default=None)
+        counts = {sniffed: counts[sniffed] for sniffed in compressed}
+    return max(counts, key=lambda sniffed: counts[sniffed], default=None)
 
 
 def other_protocol(
@@ -73,12 +73,12 @@ def other_protocol(
     looks = [sniff(key, value) for key, value in pairs]
     if len({look and look.protocol for look in looks}) != 1:
         return None
-    found = sniff_all(pairs)
-    if found is None:
+    sniffed = sniff_all(pairs)
+    if sniffed is None:
         return None
     keys, values = ([pair[place] for pair in pairs] for place in (0, 1))
     changes = decode_batch(protocol, keys, values, encoding=encoding, compression=compression)
-    return found if set(changes["kind"].to_pylist()) == {"error"} else None
+    return sniffed if set(changes["kind"].to_pylist()) == {"error"} else None
 
 
 def _plain(key: bytes | None, value: bytes | None) -> Sniffed | None:

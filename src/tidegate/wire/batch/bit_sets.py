@@ -38,12 +38,12 @@ def unsigned_bit_sets(batch: pa.RecordBatch, shapes: ShapeBook) -> pa.RecordBatc
 def _places(batch: pa.RecordBatch, shapes: ShapeBook) -> dict[tuple[int, int], set[int]]:
     """For each shape and version in use, which of its columns are BIT or SET."""
     used = pa.Table.from_batches([batch.select(_ROW)]).group_by(list(_ROW)).aggregate([])
-    found = {}
+    bit_sets = {}
     for key in zip(*(used[name].to_pylist() for name in _ROW), strict=True):
         shape = None if None in key else shapes.shape(*key)
         if shape is not None:
-            found[key] = {i for i, one in enumerate(shape.columns) if one.code in _BIT_SETS}
-    return {key: columns for key, columns in found.items() if columns}
+            bit_sets[key] = {i for i, one in enumerate(shape.columns) if one.code in _BIT_SETS}
+    return {key: columns for key, columns in bit_sets.items() if columns}
 
 
 def _mended(

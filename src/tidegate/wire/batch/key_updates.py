@@ -27,17 +27,17 @@ def mark_moves(batch: pa.RecordBatch) -> pa.RecordBatch:
     if not pc.any(updates).as_py():
         return batch
     marks = pa.nulls(batch.num_rows, pa.bool_()).fill_null(False)
-    found = False
+    any_moved = False
     for shape, places in keys.items():
         rows = pc.indices_nonzero(pc.and_(updates, pc.equal(batch["shape"], shape)))
         if len(rows) == 0:
             continue
         moved = reduce(pc.or_, (_differs(batch, rows, place) for place in places))
         if pc.any(moved).as_py():
-            found = True
+            any_moved = True
             marked = rows.filter(moved)
             marks = pc.or_(marks, pc.is_in(_numbers(batch.num_rows), marked.cast(pa.int64())))
-    if not found:
+    if not any_moved:
         return batch
     bit = pc.if_else(marks, pa.scalar(int(EventFlag.MOVED), pa.int32()), pa.scalar(0, pa.int32()))
     place = batch.schema.get_field_index("flags")
@@ -46,15 +46,15 @@ def mark_moves(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _keys(batch: pa.RecordBatch) -> dict[int, list[int]]:
     """The places of the key's columns in the shapes of the batch, where the wire tells them."""
-    told = batch.select(["kind", "shape", "schema"])
-    told = told.filter(pc.and_(pc.equal(told["kind"], "schema"), pc.is_valid(told["shape"])))
-    found = {}
-    for row in told.to_pylist():
+    schema_rows = batch.select(["kind", "shape", "schema"])
+    is_shape = pc.and_(pc.equal(schema_rows["kind"], "schema"), pc.is_valid(schema_rows["shape"]))
+    key_places = {}
+    for row in schema_rows.filter(is_shape).to_pylist():
         columns = json.loads(row["schema"])["columns"]
         places = [place for place, column in enumerate(columns) if column.get("key")]
         if places:
-            found[row["shape"]] = places
-    return found
+            key_places[row["shape"]] = places
+    return key_places
 
 
 def _differs(batch: pa.RecordBatch, rows: pa.Array, place: int) -> pa.Array:

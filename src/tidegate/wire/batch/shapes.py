@@ -92,8 +92,10 @@ class ShapeBook:
         column = batch.column("schema")
         if column.null_count == batch.num_rows:
             return
-        told = batch.select(["shape", "database", "table", "schema"]).filter(pc.is_valid(column))
-        for row in told.to_pylist():
+        schema_rows = batch.select(["shape", "database", "table", "schema"]).filter(
+            pc.is_valid(column)
+        )
+        for row in schema_rows.to_pylist():
             document = json.loads(row["schema"])
             if row["shape"] is not None:
                 self.add_shape(row["shape"], row["database"], row["table"], document)
@@ -135,25 +137,25 @@ class ShapeBook:
     def shape(self, shape: int, schema_version: int | None = None) -> Shape | None:
         """The shape with everything known of its columns, or None if it has not been seen."""
         key = (shape, schema_version)
-        found = self._resolved.get(key)
-        if found is None:
+        resolved = self._resolved.get(key)
+        if resolved is None:
             plain = self._shapes.get(shape)
             if plain is None:
                 return None
             schema = None
             if schema_version is not None:
                 schema = self.schema(plain.database, plain.table, schema_version)
-            found = self._resolved[key] = _resolve(plain, schema)
-        return found
+            resolved = self._resolved[key] = _resolve(plain, schema)
+        return resolved
 
 
 def _resolve(shape: Shape, schema: TableSchema | None) -> Shape:
     """Fills in what follows: type from code, code and flags from type, all of it from a schema."""
-    told = {} if schema is None else {column.name: column for column in schema.columns}
+    declared_columns = {} if schema is None else {column.name: column for column in schema.columns}
     handle = () if schema is None else schema.handle_key()
     columns = []
     for column in shape.columns:
-        declared = told.get(column.name)
+        declared = declared_columns.get(column.name)
         if schema is not None and declared is not None:
             column = ShapeColumn(
                 name=column.name,

@@ -113,14 +113,14 @@ cdef void set_type(Column *column) noexcept nogil:
 
 cdef inline int _value_fault(const Column *column, const uint8_t *p, size_t n) noexcept nogil:
     """What is wrong with a value of the column; 32 bytes of it may be read. Not for BINARY."""
-    cdef int found = canal_check(&column.rule, p, n)
-    if TG_LIKELY(found == CANAL_GOOD):
+    cdef int verdict = canal_check(&column.rule, p, n)
+    if TG_LIKELY(verdict == CANAL_GOOD):
         return FAULT_NONE
-    if found == CANAL_BAD_TIME:
+    if verdict == CANAL_BAD_TIME:
         return FAULT_TEMPORAL
-    if found == CANAL_BAD_VALUE:
+    if verdict == CANAL_BAD_VALUE:
         return FAULT_VALUE
-    return FAULT_RANGE if found == CANAL_BAD_RANGE else FAULT_NUMBER
+    return FAULT_RANGE if verdict == CANAL_BAD_RANGE else FAULT_NUMBER
 
 
 cdef class CanalDecoder(MessageDecoder):

@@ -10,14 +10,14 @@ from tidegate.wire.canal.decode cimport *
 cdef inline int read_parts(CanalDecoder self, Cursor *c, Parts *parts) noexcept nogil:
     cdef bint first = True
     cdef Span name, number
-    cdef int found
+    cdef int more, status
     cdef uint32_t part
     if json_open(c, c'{') < 0:
         return -1
     while True:
-        found = json_member(c, &first, &self.out.scratch, &name)
-        if found <= 0:
-            return found
+        more = json_member(c, &first, &self.out.scratch, &name)
+        if more <= 0:
+            return more
         part = part_of(self, &name)
         if part == 0:
             if json_skip_other(
@@ -30,33 +30,33 @@ cdef inline int read_parts(CanalDecoder self, Cursor *c, Parts *parts) noexcept 
             return fail(c, FAULT_DUPLICATE)
         parts.has |= part
         if part == PART_DATA:
-            found = read_rows(self, c, &parts.data)
+            status = read_rows(self, c, &parts.data)
         elif part == PART_OLD:
-            found = read_rows(self, c, &parts.old)
+            status = read_rows(self, c, &parts.old)
         elif part == PART_MYSQL_TYPE:
-            found = read_members(self, c, &parts.mysql_type, False)
+            status = read_members(self, c, &parts.mysql_type, False)
         elif part == PART_SQL_TYPE:
-            found = read_members(self, c, &parts.sql_type, True)
+            status = read_members(self, c, &parts.sql_type, True)
         elif part == PART_PK_NAMES:
-            found = read_names(self, c, &parts.pk_names)
+            status = read_names(self, c, &parts.pk_names)
         elif part == PART_TIDB:
-            found = read_extension(self, c, parts)
+            status = read_extension(self, c, parts)
         elif part == PART_IS_DDL:
-            found = json_bool(c, &parts.is_ddl)
+            status = json_bool(c, &parts.is_ddl)
         elif part == PART_ES:
-            found = json_i64(c, &parts.es)
+            status = json_i64(c, &parts.es)
         elif part == PART_ID or part == PART_TS:
-            found = json_number(c, &number)
+            status = json_number(c, &number)
         elif part == PART_TYPE:
             parts.type_at = c.p + 1
-            found = json_span(c, &self.out.scratch, &parts.type)
+            status = json_span(c, &self.out.scratch, &parts.type)
         elif part == PART_DATABASE:
-            found = read_text(self, c, &parts.database)
+            status = read_text(self, c, &parts.database)
         elif part == PART_TABLE:
-            found = read_text(self, c, &parts.table)
+            status = read_text(self, c, &parts.table)
         else:
-            found = read_text(self, c, &parts.sql)
-        if found < 0:
+            status = read_text(self, c, &parts.sql)
+        if status < 0:
             return -1
 
 
@@ -112,7 +112,7 @@ cdef inline int read_members(CanalDecoder self, Cursor *c, Members *out,
     cdef bint first = True
     cdef Member *member
     cdef const uint8_t *behind
-    cdef int found
+    cdef int more
     cdef int64_t number = 0
     out.first = self.members.used // sizeof(Member)
     out.present = False
@@ -136,8 +136,8 @@ cdef inline int read_members(CanalDecoder self, Cursor *c, Members *out,
                 continue
         json_space(c)
         member.at = c.p if first else c.p + 1
-        found = json_member(c, &first, &self.out.scratch, &member.name)
-        if found <= 0:
+        more = json_member(c, &first, &self.out.scratch, &member.name)
+        if more <= 0:
             break
         member.value_at = c.p
         member.text.p = NULL
@@ -153,14 +153,14 @@ cdef inline int read_members(CanalDecoder self, Cursor *c, Members *out,
         self.members.used += sizeof(Member)
     out.count = self.members.used // sizeof(Member) - out.first
     out.present = True
-    return found
+    return more
 
 
 cdef inline int read_names(CanalDecoder self, Cursor *c, Members *out) noexcept nogil:
     """pkNames: strings, or null."""
     cdef bint first = True
     cdef Member member
-    cdef int found
+    cdef int more
     memset(&member, 0, sizeof(Member))
     out.first = self.members.used // sizeof(Member)
     if json_peek(c) == c'n' and json_is(c, b"null", 4):
@@ -168,8 +168,8 @@ cdef inline int read_names(CanalDecoder self, Cursor *c, Members *out) noexcept 
     if json_open(c, c'[') < 0:
         return -1
     while True:
-        found = json_element(c, &first)
-        if found <= 0:
+        more = json_element(c, &first)
+        if more <= 0:
             break
         member.at = c.p
         if json_span(c, &self.out.scratch, &member.name) < 0:
@@ -178,7 +178,7 @@ cdef inline int read_names(CanalDecoder self, Cursor *c, Members *out) noexcept 
             return fail(c, FAULT_MEMORY)
     out.count = self.members.used // sizeof(Member) - out.first
     out.present = True
-    return found
+    return more
 
 
 cdef inline int read_row(CanalDecoder self, Cursor *c) noexcept nogil:
@@ -195,31 +195,32 @@ cdef inline int read_rows(CanalDecoder self, Cursor *c, Members *out) noexcept n
     """data or old: an array of rows, one row (a hotfix of TiCDC), or null. A row is an object or,
     in `old` of v5.1, null."""
     cdef bint first = True
-    cdef int found = json_peek(c)
+    cdef int next_byte = json_peek(c)
+    cdef int status
     out.first = self.row_members.used // sizeof(Members)
-    if found == c'n' and json_is(c, b"null", 4):
+    if next_byte == c'n' and json_is(c, b"null", 4):
         return 0
-    if found == c'{':
-        found = read_row(self, c)
+    if next_byte == c'{':
+        status = read_row(self, c)
     else:
         if json_open(c, c'[') < 0:
             return -1
         while True:
-            found = json_element(c, &first)
-            if found <= 0:
+            status = json_element(c, &first)
+            if status <= 0:
                 break
             if read_row(self, c) < 0:
                 return -1
     out.count = self.row_members.used // sizeof(Members) - out.first
     out.present = True
-    return found
+    return status
 
 
 cdef inline int read_extension(CanalDecoder self, Cursor *c, Parts *parts) noexcept nogil:
     """_tidb. Members of other versions (rowkey, checksum ...) are passed over."""
     cdef bint first = True
     cdef Span name
-    cdef int found
+    cdef int more, status
     cdef uint32_t part
     if json_peek(c) == c'n' and json_is(c, b"null", 4):
         return 0
@@ -227,9 +228,9 @@ cdef inline int read_extension(CanalDecoder self, Cursor *c, Parts *parts) noexc
         return -1
     parts.has_extension = True
     while True:
-        found = json_member(c, &first, &self.out.scratch, &name)
-        if found <= 0:
-            return found
+        more = json_member(c, &first, &self.out.scratch, &name)
+        if more <= 0:
+            return more
         part = 0
         if span_is(&name, b"commitTs", 8):
             part = TIDB_COMMIT_TS
@@ -247,23 +248,23 @@ cdef inline int read_extension(CanalDecoder self, Cursor *c, Parts *parts) noexc
             return fail(c, FAULT_DUPLICATE)
         parts.extension |= part
         if part == TIDB_COMMIT_TS:
-            found = read_ts(self, c, &parts.commit_ts)
+            status = read_ts(self, c, &parts.commit_ts)
         elif part == TIDB_WATERMARK_TS:
-            found = read_ts(self, c, &parts.watermark_ts)
+            status = read_ts(self, c, &parts.watermark_ts)
         elif part == TIDB_ONLY_HANDLE_KEY:
-            found = json_bool(c, &parts.only_handle_key)
+            status = json_bool(c, &parts.only_handle_key)
         elif part == TIDB_CLAIM_CHECK:
-            found = json_span(c, &self.out.scratch, &parts.claim_check)
+            status = json_span(c, &self.out.scratch, &parts.claim_check)
         elif part == TIDB_TABLE_ID:
-            found = json_i64(c, &parts.table_id)
+            status = json_i64(c, &parts.table_id)
         elif part == TIDB_PARTITION_ID:
-            found = json_i64(c, &parts.partition_id)
+            status = json_i64(c, &parts.partition_id)
         else:
-            found = json_skip_other(
+            status = json_skip_other(
                 c, &name,
                 b"committs watermarkts onlyhandlekey claimchecklocation tableid partitionid ",
             )
-        if found < 0:
+        if status < 0:
             return -1
 
 

@@ -110,7 +110,7 @@ cdef inline bint plan_fits(CanalDecoder self, Plan *plan, const Parts *parts,
     cdef Member *members = <Member *>self.members.data
     cdef int32_t *slots = <int32_t *>self.after_slots.data
     cdef canal_word type
-    cdef int32_t i, column, found = 0
+    cdef int32_t i, column, matched = 0
     cdef bint in_order = True
     cdef size_t j
     if data.count != <size_t>plan.count or \
@@ -137,11 +137,11 @@ cdef inline bint plan_fits(CanalDecoder self, Plan *plan, const Parts *parts,
         if not canal_same_word(&plan.columns[column].type, &type):
             return False
         plan.columns[column].seen = self.serial
-        found += 1
-    if found != plan.count:
+        matched += 1
+    if matched != plan.count:
         return False
     self.serial += 1
-    found = 0
+    matched = 0
     for j in range(parts.pk_names.first, parts.pk_names.first + parts.pk_names.count):
         column = column_of(self, plan, &members[j].name, 0)
         if column < 0:
@@ -149,8 +149,8 @@ cdef inline bint plan_fits(CanalDecoder self, Plan *plan, const Parts *parts,
         if plan.columns[column].seen == self.serial or not plan.columns[column].key:
             return False
         plan.columns[column].seen = self.serial
-        found += 1
-    if found != plan.keys:
+        matched += 1
+    if matched != plan.keys:
         return False
     # In the plan's order, and sqlType does not say otherwise; or else the plan goes by name.
     return in_natural_order(self, plan, parts, data) == in_order or (in_order and plan.by_name)

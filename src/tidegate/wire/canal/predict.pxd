@@ -33,6 +33,7 @@ cdef inline int64_t unescape(const uint8_t **p, const uint8_t *end, const uint8_
 cdef inline const uint8_t *predicted_sql_type(Plan *plan, Cursor *c) noexcept nogil:
     """Over sqlType to behind the opening brace of mysqlType."""
     cdef const uint8_t *p = c.p
+    cdef const uint8_t *number
     cdef int32_t i
     cdef Span *segment = plan.segments
     cdef uint8_t leading
@@ -45,11 +46,15 @@ cdef inline const uint8_t *predicted_sql_type(Plan *plan, Cursor *c) noexcept no
         leading = p[0]
         if not tg_is_digit(leading):
             return NULL
+        number = p
         p += 1
         while p < c.end and tg_is_digit(p[0]):
             if leading == c'0':
                 return NULL
             p += 1
+        # The general path refuses numbers of more than 64 bits; no type has one of ten digits.
+        if p - number > 9:
+            return NULL
     if <size_t>(c.end - p) < segment.n or not tg_same(p, segment.p, segment.n, c.limit):
         return NULL
     return p + segment.n

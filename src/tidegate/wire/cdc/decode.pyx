@@ -212,7 +212,7 @@ cdef class CdcDecoder(MessageDecoder):
 
     cdef int _open_content(self, Cursor *c) noexcept nogil:
         """Behind this, c is over the content only: its length and checksum are right."""
-        cdef uint32_t length = 0, told = 0
+        cdef uint32_t length = 0, checksum = 0
         cdef Cursor tail
         cdef const uint8_t *at = c.p
         if read_be32(c, &length) < 0:
@@ -223,8 +223,8 @@ cdef class CdcDecoder(MessageDecoder):
             return fail_at(c, FAULT_TRAILING, c.p + length + 4)
         tail = c[0]
         tail.p = c.p + length
-        read_be32(&tail, &told)
-        if tg_crc32c(c.p, length) != told:
+        read_be32(&tail, &checksum)
+        if tg_crc32c(c.p, length) != checksum:
             return fail_at(c, FAULT_CHECKSUM, c.p + length)
         c.end = c.p + length
         return 0
@@ -441,31 +441,31 @@ cdef class CdcDecoder(MessageDecoder):
         cdef Cursor part
         cdef Span name, text
         cdef bint first = True, is_null = False, is_number = False, number_wanted
-        cdef int found
+        cdef int more, next_byte, status
         cdef int form = reading.form
         _sub_cursor(c, &value.data, &part)
         if json_open(&part, c'{') < 0:
             return _fail_as(c, &part)
-        found = json_member(&part, &first, &self.out.scratch, &name)
-        if found < 0:
+        more = json_member(&part, &first, &self.out.scratch, &name)
+        if more < 0:
             return _fail_as(c, &part)
-        if found == 0 or not span_is(&name, b"value", 5):
+        if more == 0 or not span_is(&name, b"value", 5):
             return fail_at(c, FAULT_MISSING, value.data.p)
-        found = json_peek(&part)
-        if found == c'"':
-            found = json_span(&part, &self.out.scratch, &text)
-        elif found == c'n':
+        next_byte = json_peek(&part)
+        if next_byte == c'"':
+            status = json_span(&part, &self.out.scratch, &text)
+        elif next_byte == c'n':
             is_null = json_is(&part, b"null", 4)
-            found = 0 if is_null else fail(&part, FAULT_TYPE)
+            status = 0 if is_null else fail(&part, FAULT_TYPE)
         else:
             is_number = True
-            found = json_number(&part, &text)
-        if found < 0:
+            status = json_number(&part, &text)
+        if status < 0:
             return _fail_as(c, &part)
-        found = json_member(&part, &first, &self.out.scratch, &name)
-        if found > 0:
+        more = json_member(&part, &first, &self.out.scratch, &name)
+        if more > 0:
             return fail_at(c, FAULT_TRAILING, part.p)
-        if found < 0 or json_finish(&part) < 0:
+        if more < 0 or json_finish(&part) < 0:
             return _fail_as(c, &part)
         if is_null:
             cell_null(cells)
@@ -498,7 +498,7 @@ cdef class CdcDecoder(MessageDecoder):
         cdef const Value *values = <const Value *>self.values.data
         cdef const Span *infos = <const Span *>self.infos.data
         cdef size_t count = self.values.used // sizeof(Value)
-        cdef size_t told = self.infos.used // sizeof(Span)
+        cdef size_t info_count = self.infos.used // sizeof(Span)
         cdef size_t i
         self.key.used = 0
         if self._add_to_key(database) < 0 or self._add_to_key(table) < 0 or \
@@ -508,9 +508,9 @@ cdef class CdcDecoder(MessageDecoder):
             if self._add_to_key(&values[i].name) < 0:
                 return -1
             # Where nothing else says what a column is, the type of its value does.
-            if told == 0 and buffer_add_uvarint(&self.key, <uint64_t>(values[i].type + 1)) < 0:
+            if info_count == 0 and buffer_add_uvarint(&self.key, <uint64_t>(values[i].type + 1)) < 0:
                 return -1
-        for i in range(told):
+        for i in range(info_count):
             if self._add_to_key(&infos[i]) < 0:
                 return -1
         return 0
@@ -550,7 +550,7 @@ cdef class CdcDecoder(MessageDecoder):
         cdef const Value *values = <const Value *>self.values.data
         cdef const Span *infos = <const Span *>self.infos.data
         cdef int32_t count = <int32_t>(self.values.used // sizeof(Value))
-        cdef int32_t told = <int32_t>(self.infos.used // sizeof(Span))
+        cdef int32_t info_count = <int32_t>(self.infos.used // sizeof(Span))
         cdef int32_t i, place, used = 0
         cdef Info info
         cdef Reading reading
@@ -562,7 +562,7 @@ cdef class CdcDecoder(MessageDecoder):
                 self._index_names(c, values, count) < 0:
             return fail(c, FAULT_MEMORY)
         columns = <ShapeColumn *>self.columns.data
-        if told == 0:
+        if info_count == 0:
             for i in range(count):
                 memset(&columns[i], 0, sizeof(ShapeColumn))
                 columns[i].name = values[i].name
@@ -572,7 +572,7 @@ cdef class CdcDecoder(MessageDecoder):
                 if self._add_reading(c, known, &columns[i], &reading, values[i].data.p) < 0:
                     return -1
             used = count
-        for i in range(told):
+        for i in range(info_count):
             if self._read_info(c, &infos[i], &info) < 0:
                 return -1
             place = self._take_name(&info.column.name, values)
@@ -662,19 +662,19 @@ cdef class CdcDecoder(MessageDecoder):
 
     cdef int32_t _flags_of_mysql(self, const Info *info) noexcept nogil:
         """The Open Protocol's flags for those of TiDB's ColumnInfo."""
-        cdef int64_t told = info.mysql_flags
+        cdef int64_t mysql_flags = info.mysql_flags
         cdef int32_t flags = 0
         if info.binary_charset:
             flags |= COLUMN_BINARY
-        if told & MYSQL_PRIMARY_KEY:
+        if mysql_flags & MYSQL_PRIMARY_KEY:
             flags |= COLUMN_HANDLE_KEY | COLUMN_PRIMARY_KEY
-        if told & MYSQL_UNIQUE_KEY:
-            flags |= 16
-        if told & MYSQL_MULTIPLE_KEY:
-            flags |= 32
-        if not told & MYSQL_NOT_NULL:
-            flags |= 64
-        if told & MYSQL_UNSIGNED:
+        if mysql_flags & MYSQL_UNIQUE_KEY:
+            flags |= COLUMN_UNIQUE_KEY
+        if mysql_flags & MYSQL_MULTIPLE_KEY:
+            flags |= COLUMN_MULTIPLE_KEY
+        if not mysql_flags & MYSQL_NOT_NULL:
+            flags |= COLUMN_NULLABLE
+        if mysql_flags & MYSQL_UNSIGNED:
             flags |= COLUMN_UNSIGNED
         return flags
 

@@ -19,12 +19,12 @@ OPTIONS = frozenset({"profile"})
 
 def _column_json(column, flags):
     """A column in the profile "document": what a shape says of it."""
-    told = {"name": column.name, "type": column.type, "code": column.code, "flags": flags}
+    document = {"name": column.name, "type": column.type, "code": column.code, "flags": flags}
     if column.key:
-        told["key"] = True
+        document["key"] = True
     if column.zone is not None:
-        told["zone"] = column.zone
-    return told
+        document["zone"] = column.zone
+    return document
 
 
 _TO_MYSQL = (
@@ -44,7 +44,7 @@ def _column_info(column, flags, place):
     if column.code in BLOBS:
         mysql |= MYSQL_BLOB
     binary = flags & Flag.BINARY or not is_string(column.code)
-    told = {
+    document = {
         "id": place + 1,
         "name": {"O": column.name, "L": column.name.lower()},
         "offset": place,
@@ -63,10 +63,10 @@ def _column_info(column, flags, place):
         "flags": flags,
     }
     if column.key:
-        told["key"] = True
+        document["key"] = True
     if column.zone is not None:
-        told["zone"] = column.zone
-    return told
+        document["zone"] = column.zone
+    return document
 
 
 def _string(data):
@@ -114,8 +114,8 @@ cdef class CdcPlan(RowPlan):
             if buffer_add(&self.forms, <const uint8_t *>&form, 4) < 0 or \
                     buffer_add(&self.codes, <const uint8_t *>&code, 4) < 0:
                 raise MemoryError
-            told = _column_info(column, flags, place) if operations else _column_json(column, flags)
-            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+            document = _column_info(column, flags, place) if operations else _column_json(column, flags)
+            text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
             self.literals.append(_string(column.name.encode()))
             self.infos.append(_string(text.encode()))
         self.all_infos = self.count.to_bytes(4, "big") + b"".join(self.infos)

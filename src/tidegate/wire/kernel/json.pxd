@@ -56,9 +56,9 @@ cdef inline int json_peek(Cursor *c) noexcept nogil:
 
 
 cdef inline int json_expect(Cursor *c, uint8_t byte) noexcept nogil:
-    cdef int found = json_peek(c)
-    if found != byte:
-        return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+    cdef int next_byte = json_peek(c)
+    if next_byte != byte:
+        return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
     c.p += 1
     return 0
 
@@ -326,10 +326,10 @@ cdef inline int json_bool(Cursor *c, bint *out) noexcept nogil:
 # --- structure -----------------------------------------------------------------------------------
 
 cdef inline int json_open(Cursor *c, uint8_t bracket) noexcept nogil:
-    cdef int found = json_peek(c)
-    if found < 0:
+    cdef int next_byte = json_peek(c)
+    if next_byte < 0:
         return -1
-    if found != bracket:
+    if next_byte != bracket:
         return fail(c, FAULT_TYPE)
     c.p += 1
     return 0
@@ -338,17 +338,17 @@ cdef inline int json_open(Cursor *c, uint8_t bracket) noexcept nogil:
 cdef inline int json_member(Cursor *c, bint *first, Buffer *scratch, Span *name) noexcept nogil:
     """The next member of the open object: 1 with its name, the cursor at its value; 0 behind the
     closing brace; -1 a fault. Start with first = True."""
-    cdef int found = json_peek(c)
-    if found == c'}':
+    cdef int next_byte = json_peek(c)
+    if next_byte == c'}':
         c.p += 1
         return 0
     if not first[0]:
-        if found != c',':
-            return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+        if next_byte != c',':
+            return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
         c.p += 1
-        found = json_peek(c)
-    if found != c'"':
-        return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+        next_byte = json_peek(c)
+    if next_byte != c'"':
+        return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
     first[0] = False
     if json_span(c, scratch, name) < 0 or json_expect(c, c':') < 0:
         return -1
@@ -357,13 +357,13 @@ cdef inline int json_member(Cursor *c, bint *first, Buffer *scratch, Span *name)
 
 cdef inline int json_element(Cursor *c, bint *first) noexcept nogil:
     """As json_member, for the open array."""
-    cdef int found = json_peek(c)
-    if found == c']':
+    cdef int next_byte = json_peek(c)
+    if next_byte == c']':
         c.p += 1
         return 0
     if not first[0]:
-        if found != c',':
-            return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+        if next_byte != c',':
+            return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
         c.p += 1
         if json_peek(c) == c']':
             return fail(c, FAULT_SYNTAX)
@@ -399,50 +399,50 @@ cdef inline int json_skip(Cursor *c) noexcept nogil:
     """Over one value of any kind, checked in full, at most MAX_DEPTH levels deep."""
     cdef uint8_t closing[MAX_DEPTH]
     cdef int depth = 0
-    cdef int found
+    cdef int next_byte
     cdef Span number
     while True:
         # a value is expected here
-        found = json_peek(c)
-        if found < 0:
+        next_byte = json_peek(c)
+        if next_byte < 0:
             return -1
-        if found == c'{' or found == c'[':
+        if next_byte == c'{' or next_byte == c'[':
             if depth == MAX_DEPTH:
                 return fail(c, FAULT_DEPTH)
-            closing[depth] = c'}' if found == c'{' else c']'
+            closing[depth] = c'}' if next_byte == c'{' else c']'
             depth += 1
             c.p += 1
-            found = json_peek(c)
-            if found != closing[depth - 1]:
+            next_byte = json_peek(c)
+            if next_byte != closing[depth - 1]:
                 if closing[depth - 1] == c'}':
-                    if found != c'"':
-                        return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+                    if next_byte != c'"':
+                        return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
                     if json_skip_string(c) < 0 or json_expect(c, c':') < 0:
                         return -1
                 continue
-        elif found == c'"':
+        elif next_byte == c'"':
             if json_skip_string(c) < 0:
                 return -1
-        elif found == c't':
+        elif next_byte == c't':
             if not json_is(c, b"true", 4):
                 return fail(c, FAULT_SYNTAX)
-        elif found == c'f':
+        elif next_byte == c'f':
             if not json_is(c, b"false", 5):
                 return fail(c, FAULT_SYNTAX)
-        elif found == c'n':
+        elif next_byte == c'n':
             if not json_is(c, b"null", 4):
                 return fail(c, FAULT_SYNTAX)
         elif json_number(c, &number) < 0:
             return -1
         # behind a value: close what ends here, or go to the next member
         while depth > 0:
-            found = json_peek(c)
-            if found == closing[depth - 1]:
+            next_byte = json_peek(c)
+            if next_byte == closing[depth - 1]:
                 c.p += 1
                 depth -= 1
                 continue
-            if found != c',':
-                return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+            if next_byte != c',':
+                return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
             c.p += 1
             if closing[depth - 1] == c'}':
                 if json_peek(c) != c'"':

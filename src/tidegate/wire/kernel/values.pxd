@@ -1,6 +1,6 @@
 """What a column's values look like, by its type code and flags, and whether a text is such a value.
 
-The forms are those of model.types.value_form, with dates, times and moments told apart.
+The forms are those of model.types.value_form, with a form each for dates, times and datetimes.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -61,6 +61,9 @@ cdef enum ColumnFlag:
     COLUMN_BINARY = 1
     COLUMN_HANDLE_KEY = 2
     COLUMN_PRIMARY_KEY = 8
+    COLUMN_UNIQUE_KEY = 16
+    COLUMN_MULTIPLE_KEY = 32
+    COLUMN_NULLABLE = 64
     COLUMN_UNSIGNED = 128
 
 

@@ -16,7 +16,7 @@ cdef inline int read_section(OpenDecoder self, Cursor *c, Section *section,
     cdef Span name
     cdef bint open_bare = False
     cdef const uint8_t *name_at
-    cdef int found
+    cdef int next_byte
     if section.there:
         return fail(c, FAULT_DUPLICATE)
     section.there = True
@@ -24,27 +24,27 @@ cdef inline int read_section(OpenDecoder self, Cursor *c, Section *section,
     if json_open(c, c'{') < 0:
         return -1
     memset(&column, 0, sizeof(Column))
-    found = json_peek(c)
-    while found != c'}':
-        if found < 0:
+    next_byte = json_peek(c)
+    while next_byte != c'}':
+        if next_byte < 0:
             return -1
         if not open_bare and quick_column(self, c, section):
-            found = c.p[0]
-            if found == c',':
+            next_byte = c.p[0]
+            if next_byte == c',':
                 c.p += 1
-                found = json_peek(c)
-                if found == c'}':
+                next_byte = json_peek(c)
+                if next_byte == c'}':
                     return fail(c, FAULT_SYNTAX)
             continue
         name_at = c.p
-        if found != c'"':
+        if next_byte != c'"':
             return fail(c, FAULT_SYNTAX)
         if json_span(c, &self.out.scratch, &name) < 0 or json_expect(c, c':') < 0:
             return -1
-        found = json_peek(c)
-        if found < 0:
+        next_byte = json_peek(c)
+        if next_byte < 0:
             return -1
-        if found == c'{':
+        if next_byte == c'{':
             if open_bare:
                 return fail(c, FAULT_MISSING)
             column.name = name
@@ -69,14 +69,14 @@ cdef inline int read_section(OpenDecoder self, Cursor *c, Section *section,
                 if add_column(self, c, section, &column) < 0:
                     return -1
                 open_bare = False
-        found = json_peek(c)
-        if found == c',':
+        next_byte = json_peek(c)
+        if next_byte == c',':
             c.p += 1
-            found = json_peek(c)
-            if found == c'}':
+            next_byte = json_peek(c)
+            if next_byte == c'}':
                 return fail(c, FAULT_SYNTAX)
-        elif found != c'}':
-            return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+        elif next_byte != c'}':
+            return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
     if open_bare:
         return fail(c, FAULT_MISSING)
     c.p += 1
@@ -259,46 +259,46 @@ cdef inline int read_flags(OpenDecoder self, Cursor *c, Column *column) noexcept
 
 
 cdef inline int read_span(OpenDecoder self, Cursor *c, Column *column) noexcept nogil:
-    """Where the value stands; what it is can be told only when type and flags are known."""
+    """Notes where the value is; it is read once type and flags are known."""
     cdef Span number
-    cdef int found
+    cdef int status
     column.value_at = c.p
     column.seen = SEEN_OTHER
     if c.p[0] == c'"':
-        found = json_skip_string(c)
+        status = json_skip_string(c)
     elif c.p[0] == c'n':
         column.seen = SEEN_NULL
-        found = 0 if json_is(c, b"null", 4) else fail(c, FAULT_SYNTAX)
+        status = 0 if json_is(c, b"null", 4) else fail(c, FAULT_SYNTAX)
     elif c.p[0] == c'-' or 48 <= c.p[0] <= 57:
-        found = json_number(c, &number)
+        status = json_number(c, &number)
     else:
-        found = fail(c, FAULT_TYPE)
+        status = fail(c, FAULT_TYPE)
     column.value_end = c.p
-    return found
+    return status
 
 
 cdef inline int read_column(OpenDecoder self, Cursor *c, Column *column) noexcept nogil:
     cdef bint first = True, has_handle = False, handle = False
     cdef Span name
     cdef uint8_t letter
-    cdef int found
+    cdef int next_byte, status
     column.code = -1
     column.flags = -1
     column.key = 0
     column.value_at = NULL
     c.p += 1
     while True:
-        found = json_peek(c)
-        if found == c'}':
+        next_byte = json_peek(c)
+        if next_byte == c'}':
             break
         if not first:
-            if found != c',':
-                return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+            if next_byte != c',':
+                return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
             c.p += 1
-            found = json_peek(c)
+            next_byte = json_peek(c)
         first = False
-        if found != c'"':
-            return -1 if found < 0 else fail(c, FAULT_SYNTAX)
+        if next_byte != c'"':
+            return -1 if next_byte < 0 else fail(c, FAULT_SYNTAX)
         letter = 0
         if TG_LIKELY(left(c) >= 6 and c.p[2] == c'"' and c.p[3] == c':' and c.p[1] >= c'a'):
             letter = c.p[1]
@@ -315,23 +315,23 @@ cdef inline int read_column(OpenDecoder self, Cursor *c, Column *column) noexcep
         if letter == c't':
             if column.code >= 0:
                 return fail(c, FAULT_DUPLICATE)
-            found = read_code(self, c, column)
+            status = read_code(self, c, column)
         elif letter == c'f':
             if column.flags >= 0:
                 return fail(c, FAULT_DUPLICATE)
-            found = read_flags(self, c, column)
+            status = read_flags(self, c, column)
         elif letter == c'v':
             if column.value_at != NULL:
                 return fail(c, FAULT_DUPLICATE)
-            found = read_span(self, c, column)
+            status = read_span(self, c, column)
         elif letter == c'h':
             if has_handle:
                 return fail(c, FAULT_DUPLICATE)
             has_handle = True
-            found = json_bool(c, &handle)
+            status = json_bool(c, &handle)
         else:
-            found = json_skip_other(c, &name, b"t h f v ")
-        if found < 0:
+            status = json_skip_other(c, &name, b"t h f v ")
+        if status < 0:
             return -1
     if column.code < 0 or column.value_at == NULL:
         return fail(c, FAULT_MISSING)

@@ -149,16 +149,16 @@ cdef int read_key(OpenDecoder self, Cursor *k, Key *key) noexcept nogil:
     cdef uint64_t number = 0
     cdef int64_t rowid = 0
     cdef bint first = True, has_ts = False
-    cdef int found
+    cdef int more
     cdef const uint8_t *began
     memset(key, 0, sizeof(Key))
     if json_open(k, c'{') < 0:
         return -1
     while True:
-        found = json_member(k, &first, &self.out.scratch, &name)
-        if found < 0:
+        more = json_member(k, &first, &self.out.scratch, &name)
+        if more < 0:
             return -1
-        if found == 0:
+        if more == 0:
             break
         began = k.p
         if span_is(&name, b"ts", 2):
@@ -231,7 +231,7 @@ cdef int ddl_event(OpenDecoder self, Cursor *c, Key *key) noexcept nogil:
     cdef Span name, text, query
     cdef uint64_t code = 0
     cdef bint first = True, has_code = False
-    cdef int found
+    cdef int more
     cdef const uint8_t *began
     query.p = NULL
     query.n = 0
@@ -240,10 +240,10 @@ cdef int ddl_event(OpenDecoder self, Cursor *c, Key *key) noexcept nogil:
     if json_open(c, c'{') < 0:
         return -1
     while True:
-        found = json_member(c, &first, &self.out.scratch, &name)
-        if found < 0:
+        more = json_member(c, &first, &self.out.scratch, &name)
+        if more < 0:
             return -1
-        if found == 0:
+        if more == 0:
             break
         began = c.p
         if is_letter(&name, c'q'):
@@ -293,7 +293,7 @@ cdef int row_event(OpenDecoder self, Cursor *c, Key *key) noexcept nogil:
     cdef Section update, delete, previous
     cdef Span name
     cdef bint first = True
-    cdef int found
+    cdef int more, status
     memset(&update, 0, sizeof(Section))
     memset(&delete, 0, sizeof(Section))
     memset(&previous, 0, sizeof(Section))
@@ -306,20 +306,20 @@ cdef int row_event(OpenDecoder self, Cursor *c, Key *key) noexcept nogil:
         if json_open(c, c'{') < 0:
             return -1
         while True:
-            found = json_member(c, &first, &self.out.scratch, &name)
-            if found < 0:
+            more = json_member(c, &first, &self.out.scratch, &name)
+            if more < 0:
                 return -1
-            if found == 0:
+            if more == 0:
                 break
             if is_letter(&name, c'u'):
-                found = read_section(self, c, &update, False)
+                status = read_section(self, c, &update, False)
             elif is_letter(&name, c'p'):
-                found = read_section(self, c, &previous, True)
+                status = read_section(self, c, &previous, True)
             elif is_letter(&name, c'd'):
-                found = read_section(self, c, &delete, False)
+                status = read_section(self, c, &delete, False)
             else:
-                found = json_skip_other(c, &name, b"u p d ")
-            if found < 0:
+                status = json_skip_other(c, &name, b"u p d ")
+            if status < 0:
                 return -1
         if json_finish(c) < 0:
             return -1

@@ -75,7 +75,7 @@ cdef inline Table *table_at(OpenDecoder self, const uint8_t *p, const uint8_t *e
     """The table whose `,"scm":…,"tbl":…` stands at p, if it is remembered with that literal."""
     cdef unsigned int high = 0
     cdef Span database, table
-    cdef Table *found
+    cdef Table *known
     if end - p < 24 or memcmp(p, b',"scm":"', 8) != 0:
         return NULL
     database.p = p + 8
@@ -88,8 +88,8 @@ cdef inline Table *table_at(OpenDecoder self, const uint8_t *p, const uint8_t *e
     p = table.p + table.n
     if end - p < 2 or p[0] != c'"':
         return NULL
-    found = find_table(self, &database, &table)
-    return NULL if found == NULL or found.literal.n == 0 else found
+    known = find_table(self, &database, &table)
+    return NULL if known == NULL or known.literal.n == 0 else known
 
 
 cdef inline Table *find_table(OpenDecoder self, const Span *database,

@@ -55,11 +55,11 @@ cdef inline int read_value(Cursor *c, Buffer *text, Buffer *aside, int reading,
     cdef size_t n, mark = text.used
     cdef int64_t size
     cdef Span number
-    cdef int found = json_peek(c)
+    cdef int next_byte = json_peek(c)
     began = c.p
-    if found < 0:
+    if next_byte < 0:
         return -1
-    if found == c'n':
+    if next_byte == c'n':
         return 0 if json_is(c, b"null", 4) else fail(c, FAULT_SYNTAX)
     if reading == READ_NULL:
         return fail(c, FAULT_VALUE)
@@ -81,7 +81,7 @@ cdef inline int read_value(Cursor *c, Buffer *text, Buffer *aside, int reading,
         return 1
     if reading == READ_FLOAT or reading == READ_DOUBLE:
         return read_float(c, text, reading == READ_FLOAT)
-    if found != c'"':
+    if next_byte != c'"':
         if reading != READ_ANY:
             return fail(c, FAULT_TYPE)
         if json_number(c, &number) < 0:

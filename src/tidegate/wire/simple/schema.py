@@ -66,12 +66,12 @@ def table_schemas(text: str | None) -> dict[str, dict[str, Any]]:
     Raises SchemaError for a text that holds no such schema.
     """
     document = json.loads(text) if text else {}
-    found = {}
+    schemas = {}
     for member in ("tableSchema", "preTableSchema"):
         if document.get(member):
             TableSchema.from_json(document[member])
-            found[member] = _in_order(document[member])
-    return found
+            schemas[member] = _in_order(document[member])
+    return schemas
 
 
 def _in_order(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def needs_bootstrap(columns: Sequence[Mapping[str, Any]]) -> bool:
 
     Of Simple's own rows nothing is known but names, and the zones of TIMESTAMP columns.
     """
-    told = [column.get("code") is not None or column.get("type") is not None for column in columns]
+    typed = [column.get("code") is not None or column.get("type") is not None for column in columns]
     own = all(column.get("code") is None and column.get("zone") is not None for column in columns)
-    return all(told) and not own
+    return all(typed) and not own
 
 
 def schema_of_shape(
@@ -125,12 +125,12 @@ def schema_of_shape(
     }
 
 
-def _column_of_shape(told: ShapeColumn, wire_flags: int | None) -> dict[str, Any]:
-    flags = told.flags or 0
-    code = MySQLType.UNSPECIFIED if told.code is None else told.code
-    text = told.type or type_name(code, flags)
+def _column_of_shape(carried: ShapeColumn, wire_flags: int | None) -> dict[str, Any]:
+    flags = carried.flags or 0
+    code = MySQLType.UNSPECIFIED if carried.code is None else carried.code
+    text = carried.type or type_name(code, flags)
     unsigned = bool(flags & Flag.UNSIGNED) or None
-    column = Column.of_type(told.name, text, code=code, unsigned=unsigned)
+    column = Column.of_type(carried.name, text, code=code, unsigned=unsigned)
     is_text = (code in STRINGS and not is_binary(code, flags)) or code in (
         MySQLType.ENUM,
         MySQLType.SET,
@@ -141,9 +141,9 @@ def _column_of_shape(told: ShapeColumn, wire_flags: int | None) -> dict[str, Any
         "collate": "utf8mb4_bin" if is_text else "binary",
     }
     return {
-        "name": told.name,
+        "name": carried.name,
         "dataType": _ordered(data_type | column.to_json()["dataType"], _TYPE),
-        "nullable": not told.key if wire_flags is None else bool(wire_flags & Flag.NULLABLE),
+        "nullable": not carried.key if wire_flags is None else bool(wire_flags & Flag.NULLABLE),
         "default": None,
     }
 

@@ -80,26 +80,26 @@ _WITH_SIGN = frozenset(
 )
 
 
-def _data_type(told, generation) -> bytes:
+def _data_type(data_type, generation) -> bytes:
     """DataType. What TiCDC's classic architecture leaves out is null here as well."""
-    name = told["mysqlType"]
-    decimals = told.get("decimal")
-    is_told = name == "decimal" or (name == "timestamp" and generation == "new")
+    name = data_type["mysqlType"]
+    decimals = data_type.get("decimal")
+    always_carried = name == "decimal" or (name == "timestamp" and generation == "new")
     # The digits behind a time's seconds follow from its length, if that is known.
-    if not is_told and (told.get("length") or not decimals):
+    if not always_carried and (data_type.get("length") or not decimals):
         decimals = None
     elif decimals is None:
         decimals = 0
-    elements = told.get("elements")
+    elements = data_type.get("elements")
     if elements is None and name in ("enum", "set"):
         elements = ()
-    signs = [told.get(member) for member in ("unsigned", "zerofill")]
+    signs = [data_type.get(member) for member in ("unsigned", "zerofill")]
     if name in _WITH_SIGN:
         signs = [bool(sign) for sign in signs]
     return b"".join(
         [
-            *(_sized(told.get(member) or "") for member in ("mysqlType", "charset", "collate")),
-            _long(told.get("length") or 0),
+            *(_sized(data_type.get(member) or "") for member in ("mysqlType", "charset", "collate")),
+            _long(data_type.get("length") or 0),
             _optional(None if decimals is None else _long(decimals)),
             _optional(None if elements is None else _array([_sized(one) for one in elements])),
             *(_optional(None if sign is None else _bool(sign)) for sign in signs),
@@ -116,25 +116,25 @@ def _default(value, type_name) -> bytes | None:
     return _sized(str(value))
 
 
-def _column(told, generation) -> bytes:
+def _column(column, generation) -> bytes:
     """ColumnSchema."""
     return b"".join(
         [
-            _sized(told["name"]),
-            _data_type(told["dataType"], generation),
-            _bool(told.get("nullable", True)),
-            _optional(_default(told.get("default"), told["dataType"]["mysqlType"])),
+            _sized(column["name"]),
+            _data_type(column["dataType"], generation),
+            _bool(column.get("nullable", True)),
+            _optional(_default(column.get("default"), column["dataType"]["mysqlType"])),
         ]
     )
 
 
-def _index(told) -> bytes:
+def _index(index) -> bytes:
     """IndexSchema."""
     return b"".join(
         [
-            _sized(told["name"]),
-            *(_bool(told.get(member)) for member in ("unique", "primary", "nullable")),
-            _array([_sized(column) for column in told.get("columns") or ()]),
+            _sized(index["name"]),
+            *(_bool(index.get(member)) for member in ("unique", "primary", "nullable")),
+            _array([_sized(column) for column in index.get("columns") or ()]),
         ]
     )
 
@@ -323,22 +323,22 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
         if plan.columns == NULL:
             raise MemoryError
         texts = []
-        for index, told in sorted(enumerate(shape.columns), key=lambda one: one[1].name.encode()):
-            if told.code is None or form_of(told.code, told.flags or 0) == FORM_UNKNOWN:
+        for index, shape_column in sorted(enumerate(shape.columns), key=lambda one: one[1].name.encode()):
+            if shape_column.code is None or form_of(shape_column.code, shape_column.flags or 0) == FORM_UNKNOWN:
                 raise SchemaNotSeen(database, table, version=version, shape=shape.id)
-            code = told.code
-            flags = told.flags or 0
+            code = shape_column.code
+            flags = shape_column.flags or 0
             column = &plan.columns[len(texts)]
-            name = _sized(told.name)
+            name = _sized(shape_column.name)
             column.index = index
-            column.is_key = told.key
-            plan.keys += told.key
+            column.is_key = shape_column.key
+            plan.keys += shape_column.key
             column.write = _write_of(code, flags, self.options.generation)
             column.bits = bits_of(code)
             column.bare = len(name)
             literal = name + bytes([_union_of(code, column.write)])
             if code == CODE_TIMESTAMP:
-                literal += _sized(told.zone or self.options.time_zone)
+                literal += _sized(shape_column.zone or self.options.time_zone)
             column.size = len(literal)
             texts.append(literal)
         plan.literals = b"".join(texts) + bytes(32)
@@ -413,7 +413,7 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
 
     cdef bytes ddl(self, str word, str query, int64_t commit_ts, dict schemas):
         word_index = DDL_TYPES.index(word.encode() if word.encode() in DDL_TYPES else b"QUERY")
-        told = [schemas.get(member) for member in ("tableSchema", "preTableSchema")]
+        both = [schemas.get(member) for member in ("tableSchema", "preTableSchema")]
         return b"".join(
             [
                 _opening(DDL),
@@ -421,7 +421,7 @@ cdef class SimpleAvroEncoder(SimpleEncoder):
                 _sized(query),
                 _long(commit_ts),
                 _long(self.options.build_ts),
-                *(_optional(None if one is None else self._schema(one)) for one in told),
+                *(_optional(None if one is None else self._schema(one)) for one in both),
             ]
         )
 

@@ -39,14 +39,14 @@ cdef Rule[4] PARTITIONING_RULES
 cdef Rule[3] PARTITION_RULES
 
 
-cdef int _set_rules(Rule *rules, list told) except -1:
+cdef int _set_rules(Rule *rules, list members) except -1:
     cdef int i
-    for i in range(len(told)):
-        _kept_alive.append(told[i][0])
-        rules[i].name = <const char *>told[i][0]
-        rules[i].size = len(told[i][0])
-        rules[i].form = told[i][1]
-    rules[len(told)].name = NULL
+    for i in range(len(members)):
+        _kept_alive.append(members[i][0])
+        rules[i].name = <const char *>members[i][0]
+        rules[i].size = len(members[i][0])
+        rules[i].form = members[i][1]
+    rules[len(members)].name = NULL
     return 0
 
 
@@ -142,14 +142,15 @@ cdef int _check_form(Cursor *c, Buffer *scratch, int form) noexcept nogil:
     cdef bint first = True
     cdef int64_t number = 0
     cdef Span text
-    cdef int found = json_peek(c)
+    cdef int next_byte = json_peek(c)
+    cdef int more
     if not form & MUST_BE_THERE and take_null(c):
         return 0
     form &= ~MUST_BE_THERE
     if form == DEFAULT:
-        form = TEXT if found == c'"' else TRUE_OR_FALSE if found == c't' or found == c'f' else form
+        form = TEXT if next_byte == c'"' else TRUE_OR_FALSE if next_byte == c't' or next_byte == c'f' else form
     if form == TEXT:
-        return json_skip_string(c) if found == c'"' else fail(c, FAULT_TYPE)
+        return json_skip_string(c) if next_byte == c'"' else fail(c, FAULT_TYPE)
     if form == WHOLE_NUMBER:
         return json_i64(c, &number)
     if form == TRUE_OR_FALSE:
@@ -164,9 +165,9 @@ cdef int _check_form(Cursor *c, Buffer *scratch, int form) noexcept nogil:
         if json_open(c, c'[') < 0:
             return -1
         while True:
-            found = json_element(c, &first)
-            if found <= 0:
-                return found
+            more = json_element(c, &first)
+            if more <= 0:
+                return more
             if _check_form(c, scratch, TEXTS if form == LISTS_OF_TEXTS else TEXT | MUST_BE_THERE) < 0:
                 return -1
     if json_number(c, &text) < 0:
