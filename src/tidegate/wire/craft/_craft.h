@@ -306,6 +306,7 @@ static TG_NOINLINE int64_t tg_craft_real_bytes(int is_float, const uint8_t *p, s
     float narrow;
     uint8_t text[400];
     int length;
+    text[0] = 0; /* gcc cannot see that it is written before it is read */
     if (tg_parse_double(p, n, &real) < 0) return TG_CRAFT_NUMBER;
     if (is_float && tg_parse_float(p, n, &narrow) == 0) {
         length = tg_format_float(narrow, text);
