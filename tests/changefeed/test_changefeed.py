@@ -519,7 +519,7 @@ claim-check-storage-uri = "{storage}"
 def test_a_message_that_cannot_fit_is_an_error_and_nothing_is_sent():
     sender = feed(parameters="&max-message-bytes=600", partitions=1)
     events = [insert(1, (1, 1, "x")), insert(2, (2, 2, "x" * 1000)), watermark(2)]
-    with pytest.raises(EncodeError, match="max-message-bytes is 600"):
+    with pytest.raises(EncodeError, match="over max-message-bytes 600"):
         sender.send(batch(shape(), *events))
     assert sender.watermark == 0
     sent = read(sender.send(batch(events[0], watermark(1))))
