@@ -26,6 +26,16 @@ def test_the_session_lacks_nothing(spark: SparkSession) -> None:
     assert spark.sql("SELECT current_timezone()").first() == ("UTC",)
 
 
+def test_the_session_is_the_one_that_was_started_whichever_made_the_last_dataframe(
+    spark: SparkSession,
+) -> None:
+    spark.newSession().createDataFrame([(1,)], "a int")
+    try:
+        assert session() is spark
+    finally:
+        spark.createDataFrame([(1,)], "a int")
+
+
 def test_what_a_session_lacks_is_told(spark: SparkSession) -> None:
     other = spark.newSession()
     other.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")

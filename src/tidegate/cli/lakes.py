@@ -68,7 +68,6 @@ def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Ite
     One that is not there is an error, or made with `create`.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
     from tidegate.lake.changelog.ingest import warm_up
     from tidegate.lake.formats import session_settings
@@ -77,12 +76,12 @@ def opened(settings: LakeSettings, *libraries: str, create: bool = False) -> Ite
     from tidegate.lake.job.run import spark_failure
     from tidegate.lake.lake import Lake
     from tidegate.spark import session
-    from tidegate.spark.sessions import local_cores
+    from tidegate.spark.sessions import local_cores, running_session
 
     check_place(settings)
     # PySpark turns most of Java's errors into its own, but not all.
     java_error: Any = import_module("py4j.protocol").Py4JJavaError
-    is_ours = SparkSession.getActiveSession() is None
+    is_ours = running_session() is None
     with working("starting Spark"), own_interrupts():
         spark = session(
             "tidegate",

@@ -154,6 +154,18 @@ def _defaults(path: Path | None) -> dict[str, str]:
     return settings
 
 
+def running_session() -> SparkSession | None:
+    """The session that was started in this process, if it runs.
+
+    The active session may be another: PySpark activates each session that creates a DataFrame, and
+    a lake in a catalog has a session of its own.
+    """
+    started = SparkSession._instantiatedSession
+    if started is not None and started.sparkContext._jsc is not None:
+        return started
+    return SparkSession.getActiveSession()
+
+
 def session(
     app: str = "tidegate",
     *,
@@ -175,7 +187,7 @@ def session(
         if library not in jars.LIBRARIES:
             known = ", ".join(jars.LIBRARIES)
             raise ConfigError("libraries", f"there is no library {library!r}; use {known}")
-    running = SparkSession.getActiveSession()
+    running = running_session()
     if running is not None:
         return _running(running, settings or {}, libraries)
     there = Configuration.find()
